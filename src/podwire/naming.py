@@ -1,0 +1,1 @@
+"""Every derived name and its inverse."""
