@@ -1,1 +1,50 @@
-"""Every derived name and its inverse."""
+"""Every derived name and its inverse.
+
+What is derived from something else (a chain name from a Service, an interface name from a container) is derived on this
+page and nowhere else, so that whoever reads a node can go back. Where no inverse exists the section says so. Slim.
+"""
+
+from __future__ import annotations
+
+import functools
+
+
+# --- kube-proxy, iptables mode --------------------------------------------------------------------------------------
+#
+# Chain names are a prefix and the first 16 characters of base32(sha256(text)): 80 bits, and iptables allows 28
+# characters. For service chains the text is the port's name and the protocol, for endpoint chains also `ip:port`.
+# Until Kubernetes 1.20 an unnamed port left its colon in the text (`default/web:` + `tcp`), so names in older listings
+# differ from today's for unnamed ports. A hash has no inverse: comments say whose chain it is.
+
+SERVICE_CHAIN_PREFIXES = ("KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-")
+
+
+def service_port_name(namespace: str, service: str, port: str) -> str:
+    """`namespace/service:port`, without the colon when the port has no name: what comments and hashes are made of."""
+    return f"{namespace}/{service}:{port}" if port else f"{namespace}/{service}"
+
+
+def chain_hash(text: str) -> str:
+    """The first 16 characters of base32(sha256(text))."""
+    from hashlib import sha256
+
+    bits = int.from_bytes(sha256(text.encode()).digest()[:10], "big")
+    pairs = _base32_pairs()
+    return "".join([pairs[bits >> shift & 0x3FF] for shift in (70, 60, 50, 40, 30, 20, 10, 0)])
+
+
+@functools.cache
+def _base32_pairs() -> tuple[str, ...]:
+    """All two-character groups of base32 by their ten bits; a node with 10,000 Services makes 110,000 names."""
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"  # RFC 4648
+    return tuple(high + low for high in alphabet for low in alphabet)
+
+
+def service_chain(prefix: str, port_name: str, protocol: str) -> str:
+    """A chain of a service port: prefix KUBE-SVC- (cluster policy), KUBE-SVL- (local), KUBE-EXT- or KUBE-FW-."""
+    return prefix + chain_hash(port_name + protocol)
+
+
+def endpoint_chain(port_name: str, protocol: str, endpoint: str) -> str:
+    """The chain of one endpoint (`ip:port`, `[v6]:port`) of a service port."""
+    return "KUBE-SEP-" + chain_hash(port_name + protocol + endpoint)
