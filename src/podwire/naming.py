@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 
-
 # --- kube-proxy, iptables mode --------------------------------------------------------------------------------------
 #
 # Chain names are a prefix and the first 16 characters of base32(sha256(text)): 80 bits, and iptables allows 28
