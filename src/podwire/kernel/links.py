@@ -367,6 +367,12 @@ def vxlan_data(wanted: Vxlan) -> bytes:
     return b"".join(parts)
 
 
+def bridge_change(index: int, *, vlan_filtering: bool) -> bytes:
+    """RTM_NEWLINK with a bridge's own settings."""
+    data = nested(IFLA_INFO_DATA, u8(IFLA_BR_VLAN_FILTERING, int(vlan_filtering)))
+    return _IFINFO.pack(0, 0, index, 0, 0) + nested(IFLA_LINKINFO, string(IFLA_INFO_KIND, "bridge"), data)
+
+
 def port_change(
     index: int,
     *,

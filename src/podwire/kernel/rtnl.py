@@ -168,6 +168,11 @@ class Rtnl(Channel):
         body = links.change(index, settings=settings, up=up, promisc=promisc)
         self.request(links.RTM_NEWLINK, body, doing="changing the link", target=f"index {index}")
 
+    def set_bridge(self, index: int, *, vlan_filtering: bool) -> None:
+        """Switch a bridge's VLAN filtering. Raises KernelError (EOPNOTSUPP) where the kernel is built without it."""
+        body = links.bridge_change(index, vlan_filtering=vlan_filtering)
+        self.request(links.RTM_NEWLINK, body, doing="changing the bridge", target=f"index {index}")
+
     def set_port(
         self,
         index: int,
