@@ -1,0 +1,162 @@
+"""`podwire up` and `podwire down`: a topology made real, and undone by mark.
+
+Up, in order (each step is one line of progress):
+
+    1  look            root, programs, kernel; the host's routes for a free underlay
+    2  folder, lock    from here on a failure, Ctrl-C included, takes everything down again
+    3  machines        underlay, control plane, nodes: a holder each; then the wires
+    4  control plane   apiserver → its kubeconfig → controller-manager
+    5  nodes           CRI server, `cni install`, kubelet, flanneld, kube-proxy, on all nodes at once
+    6  ready           every Node Ready with a podCIDR, subnet.env written, every kube-proxy healthy
+
+Down needs no record: processes are found by the mark in their environment, the host's interface by its alias, the
+folder by its name. So it works after a crash at any point, and a second time.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from podwire.errors import PodwireError
+from podwire.kernel import spawn
+from podwire.lab import machine as machines
+from podwire.lab import network, preflight, processes, ready
+from podwire.lab.state import ROOT, Folder, names
+from podwire.lab.topology import UNDERLAY, Topology, check_label, plan
+
+if TYPE_CHECKING:
+    from podwire.lab.progress import Progress
+    from podwire.lab.topology import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `podwire up` is told."""
+
+    name: str = "lab"
+    nodes: int = 3
+    cluster_cidr: str = "10.244.0.0/16"
+    service_cidr: str = "10.96.0.0/16"
+    underlay: str | None = None
+    root: str = ROOT
+    timeout: float = 60.0
+
+
+def up(options: Options, progress: Progress) -> Topology:
+    """Build a lab and wait until it is ready; on any failure nothing of it is left."""
+    # Wrong input is told before the machine is looked at, so that it is told to everybody.
+    plan(options.name, options.nodes, cluster_cidr=options.cluster_cidr, service_cidr=options.service_cidr,
+         underlay=options.underlay, taken=[])  # fmt: skip
+    preflight.check(options.root)
+    topology = plan(
+        options.name,
+        options.nodes,
+        cluster_cidr=options.cluster_cidr,
+        service_cidr=options.service_cidr,
+        underlay=options.underlay,
+        taken=preflight.host_prefixes(),
+    )
+    folder = Folder(options.name, options.root)
+    folder.create()
+    try:
+        with folder.locked():
+            _build(topology, folder, progress, options.timeout)
+    except BaseException as error:
+        progress.note(f"{'interrupted' if isinstance(error, KeyboardInterrupt) else 'failed'}: taking it down again")
+        _undo(folder)
+        raise
+    return topology
+
+
+def _build(topology: Topology, folder: Folder, progress: Progress, timeout: float) -> None:
+    loaded, said = preflight.bridge_netfilter()
+    folder.write_topology(topology, {"loadedBrNetfilter": loaded})
+    if said:
+        progress.note(said)
+    underlay = processes.start_holder(folder, topology, UNDERLAY, machines.underlay_furnishing())
+    network.build_underlay(topology, underlay)
+    progress.step(f"underlay {topology.underlay}; this host is {topology.host_address} on {topology.host_link}")
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        list(pool.map(lambda machine: _make_machine(topology, folder, machine), topology.machines))
+        for machine in topology.machines:
+            holder = processes.living_holder(folder, machine.name)
+            network.attach(topology, machine, holder, underlay)
+        progress.step(f"machines: {', '.join(f'{machine.name} {machine.address}' for machine in topology.machines)}")
+        server, manager = machines.control_plane_components(topology)
+        processes.start_components(folder, topology.control_plane.name, [server])
+        prepared = [pool.submit(_prepare_node, topology, folder, node) for node in topology.nodes]
+        ready.api_server(folder, topology, timeout)
+        progress.step(f"apiserver answers on https://{topology.control_plane.address}:{machines.API_PORT}")
+        processes.start_components(folder, topology.control_plane.name, [manager])
+        for future in prepared:
+            future.result()
+        progress.step("cri started and CNI plugins and conflist installed on every node")
+        list(pool.map(lambda node: _start_node(topology, folder, node), topology.nodes))
+        progress.step("kubelet, flanneld and kube-proxy started on every node")
+    ready.nodes(folder, topology, progress, timeout)
+
+
+def _make_machine(topology: Topology, folder: Folder, machine: Machine) -> None:
+    furnishing = machines.furnishing(topology, machine, folder.machine_path(machine.name))
+    processes.start_holder(folder, topology, machine.name, furnishing)
+
+
+def _prepare_node(topology: Topology, folder: Folder, node: Machine) -> None:
+    """The parts of a node that need no API: CRI server, plugins, conflist."""
+    cri = next(c for c in machines.node_components(topology, node) if c.name == "cri")
+    processes.start_components(folder, node.name, [cri])
+    run_on(folder, node.name, machines.cni_install(), machines.environment(topology, node.name, "cni-install"))
+
+
+def _start_node(topology: Topology, folder: Folder, node: Machine) -> None:
+    holder = processes.living_holder(folder, node.name)
+    ready.put_kubeconfig(folder, holder)
+    components = [c for c in machines.node_components(topology, node) if c.name != "cri"]
+    processes.start_components(folder, node.name, components)
+
+
+def run_on(folder: Folder, machine: str, argv: list[str], env: dict[str, str]) -> str:
+    """Run a program on a machine to its end; its output. Raises PodwireError when it fails."""
+    holder = processes.living_holder(folder, machine)
+    done = subprocess.run(  # nsenter is setns(2) and a fork, in a program that every Debian has
+        ["nsenter", f"--target={holder.pid}", "--mount", "--uts", "--net", "--pid", "--wd=/", "--", *argv],
+        env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+    )  # fmt: skip
+    output = done.stdout.decode(errors="replace")
+    if done.returncode != 0:
+        said = output.strip().splitlines()
+        raise PodwireError(
+            f"running on {machine}", " ".join(argv[-6:]), f"exit status {done.returncode}: {said[-1] if said else ''}"
+        )
+    return output
+
+
+def down(name: str, root: str = ROOT) -> list[str]:
+    """Take a lab down, whatever state it is in; a sentence for each thing that was there."""
+    check_label("lab name", name)
+    preflight.root()
+    folder = Folder(name, root)
+    if not folder.exists:
+        return _undo(folder)
+    with folder.locked():
+        return _undo(folder)
+
+
+def _undo(folder: Folder) -> list[str]:
+    said = []
+    loaded = folder.read_record().get("host", {}).get("loadedBrNetfilter", False)
+    ended = processes.end_all(folder.name)
+    if ended:
+        said.append(f"ended {len(ended)} processes")
+    links = network.remove_host_links(folder.name)
+    said += [f"deleted the interface {link}" for link in links]
+    if folder.exists:
+        folder.remove()
+        said.append(f"deleted {folder.path}")
+    if loaded and not names(folder.root):
+        # Best effort: a bridge of somebody else's may need it by now, and then it stays.
+        spawn.run(["modprobe", "-r", "br_netfilter"])
+    return said
