@@ -1,0 +1,1 @@
+"""The iptables spelling of rules: what iptables-save prints and iptables-restore reads."""
