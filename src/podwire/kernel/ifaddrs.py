@@ -75,21 +75,6 @@ class Address:
         return f"Address({self.cidr} dev {self.index} flags {self.flags:#x})"
 
 
-def parse_cidr(text: str) -> tuple[str, int]:
-    """("10.0.0.1", 24) of 10.0.0.1/24; an address alone is a host's (/32, /128). ValueError for anything else."""
-    ip, slash, length = text.partition("/")
-    bits = 128 if ":" in ip else 32
-    try:
-        inet_pton(AF_INET6 if bits == 128 else AF_INET, ip)
-    except OSError as error:
-        raise ValueError(f"{text!r} is not an IP address with a prefix length") from error
-    if not slash:
-        return ip, bits
-    if not length.isdigit() or int(length) > bits:
-        raise ValueError(f"{text!r} is not an IP address with a prefix length")
-    return ip, int(length)
-
-
 def decode(body: bytes) -> Address:
     """The address of an RTM_NEWADDR message."""
     family, length, flags, scope, index = unpack(_IFADDR, body)
@@ -123,11 +108,3 @@ def encode(address: Address) -> bytes:
 def dump(family: int = 0, index: int = 0) -> bytes:
     """RTM_GETADDR of a family and a device (0: all)."""
     return _IFADDR.pack(family, 0, 0, 0, index)
-
-
-def broadcast_of(ip: str, length: int) -> str:
-    """The IPv4 broadcast address of a prefix; '' where there is none (/31, /32, IPv6)."""
-    if ":" in ip or length > 30:
-        return ""
-    value = int.from_bytes(inet_pton(AF_INET, ip), "big") | (0xFFFFFFFF >> length)
-    return inet_ntop(AF_INET, value.to_bytes(4, "big"))

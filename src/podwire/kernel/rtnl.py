@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from _socket import AF_INET, AF_INET6
 
+from podwire.addresses import Prefix
 from podwire.errors import NotFound
 from podwire.kernel import ifaddrs, links, routes
 from podwire.kernel.channel import NETLINK_ROUTE, Channel
@@ -65,9 +66,12 @@ class Rtnl(Channel):
         except NotFound:
             return None
 
-    def _create(self, name: str, kind: str, data: bytes, settings: bytes, up: bool) -> None:
+    def _create(self, name: str, kind: str, data: bytes, settings: bytes, up: bool, alias: str | None) -> None:
         body = links.create(name, kind, data, settings=settings, up=up)
         self.request(links.RTM_NEWLINK, body, _NEW, doing=f"creating the {kind}", target=name)
+        if alias is not None:  # the kernel ignores IFLA_IFALIAS in the request that creates
+            body = links.change(0, settings=links.settings(name=name, alias=alias))
+            self.request(links.RTM_NEWLINK, body, doing="setting the alias of", target=name)
 
     def create_veth(
         self,
@@ -80,18 +84,18 @@ class Rtnl(Channel):
         peer_mac: str = "",
         master: int | None = None,
         alias: str | None = None,
-        peer_alias: str | None = None,
         up: bool = False,
         peer_up: bool = False,
     ) -> None:
         """A veth pair in one step: `peer` is born in the namespace `peer_ns_fd` and never seen in this one."""
-        peer_settings = links.settings(mtu=mtu, mac=peer_mac, alias=peer_alias, netns_fd=peer_ns_fd)
+        peer_settings = links.settings(mtu=mtu, mac=peer_mac, netns_fd=peer_ns_fd)
         self._create(
             name,
             "veth",
             links.veth_peer(peer, peer_settings, up=peer_up),
-            links.settings(mtu=mtu, mac=mac, master=master, alias=alias),
+            links.settings(mtu=mtu, mac=mac, master=master),
             up,
+            alias,
         )
 
     def create_bridge(
@@ -105,13 +109,13 @@ class Rtnl(Channel):
         up: bool = False,
     ) -> None:
         """A bridge; without a MAC the kernel makes one up and follows its lowest port until one is set."""
-        self._create(name, "bridge", b"", links.settings(mtu=mtu, mac=mac, alias=alias, txqlen=txqlen), up)
+        self._create(name, "bridge", b"", links.settings(mtu=mtu, mac=mac, txqlen=txqlen), up, alias)
 
     def create_dummy(
         self, name: str, *, mtu: int = 0, mac: str = "", alias: str | None = None, up: bool = False
     ) -> None:
         """A device that swallows everything."""
-        self._create(name, "dummy", b"", links.settings(mtu=mtu, mac=mac, alias=alias), up)
+        self._create(name, "dummy", b"", links.settings(mtu=mtu, mac=mac), up, alias)
 
     def create_vxlan(
         self,
@@ -134,8 +138,8 @@ class Rtnl(Channel):
         (The kernel takes `addrgenmode` only from set_link: it belongs to the IPv6 half of a device that exists.)
         """
         wanted = links.Vxlan(vni, local, dev_index, port, learning, ttl, gbp)
-        settings = links.settings(mtu=mtu, mac=mac, alias=alias)
-        self._create(name, "vxlan", links.vxlan_data(wanted), settings, up)
+        settings = links.settings(mtu=mtu, mac=mac)
+        self._create(name, "vxlan", links.vxlan_data(wanted), settings, up, alias)
 
     def set_link(
         self,
@@ -202,15 +206,22 @@ class Rtnl(Channel):
         self, index: int, cidr: str, *, flags: int = 0, scope: int = 0, broadcast: bool = True, replace: bool = False
     ) -> None:
         """Give a device an address. Raises AlreadyExists unless `replace`. `flags` are ifaddrs.IFA_F_*."""
-        ip, length = ifaddrs.parse_cidr(cidr)
-        wide = ifaddrs.broadcast_of(ip, length) if broadcast else ""
-        body = ifaddrs.encode(ifaddrs.Address(index, ip, length, scope=scope, flags=flags, broadcast=wide))
+        prefix = Prefix.parse(cidr)
+        wide = prefix.broadcast if broadcast else ""
+        address = ifaddrs.Address(index, str(prefix.ip), prefix.length, scope=scope, flags=flags, broadcast=wide)
         how = NLM_F_CREATE | (NLM_F_REPLACE if replace else NLM_F_EXCL)
-        self.request(ifaddrs.RTM_NEWADDR, body, how, doing="adding the address", target=f"{cidr} to index {index}")
+        self.request(
+            ifaddrs.RTM_NEWADDR,
+            ifaddrs.encode(address),
+            how,
+            doing="adding the address",
+            target=f"{cidr} to index {index}",
+        )
 
     def delete_address(self, index: int, cidr: str) -> None:
         """Take an address away. Raises NotFound."""
-        body = ifaddrs.encode(ifaddrs.Address(index, *ifaddrs.parse_cidr(cidr)))
+        prefix = Prefix.parse(cidr)
+        body = ifaddrs.encode(ifaddrs.Address(index, str(prefix.ip), prefix.length))
         self.request(ifaddrs.RTM_DELADDR, body, doing="deleting the address", target=f"{cidr} of index {index}")
 
     # Routes.
@@ -249,8 +260,12 @@ class Rtnl(Channel):
         advmss: int = 0,
         kind: int = RTN_UNICAST,
         replace: bool = False,
+        beside: bool = False,
     ) -> None:
-        """Add a route; raises AlreadyExists unless `replace`, which changes the one of same destination, metric and table."""
+        """Add a route; raises AlreadyExists where there is one of the same destination, metric and table.
+
+        With `replace` that one is changed; with `beside` only an equal one is in the way (IPv6: a further hop is added).
+        """
         route = routes.Route(
             dst,
             via=via,
@@ -265,7 +280,7 @@ class Rtnl(Channel):
             advmss=advmss,
             kind=kind,
         )
-        how = NLM_F_CREATE | (NLM_F_REPLACE if replace else NLM_F_EXCL)
+        how = NLM_F_CREATE | (NLM_F_REPLACE if replace else 0 if beside else NLM_F_EXCL)
         self.request(
             routes.RTM_NEWROUTE, routes.encode(route), how, doing="adding the route", target=_route_text(route)
         )
