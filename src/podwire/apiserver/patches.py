@@ -124,16 +124,20 @@ def _index(token: str, length: int) -> int:
     return index
 
 
+def _step(value: Any, token: str) -> Any:
+    """One step down the document."""
+    if isinstance(value, dict) and token in value:
+        return value[token]
+    if isinstance(value, list):
+        return value[_index(token, len(value))]
+    raise CannotApply(f"missing path: {token}")
+
+
 def _get(document: Any, path: str, missing: Any = _ABSENT) -> Any:
     value = document
     for token in _tokens(path):
         try:
-            if isinstance(value, dict) and token in value:
-                value = value[token]
-            elif isinstance(value, list):
-                value = value[_index(token, len(value))]
-            else:
-                raise CannotApply(f"missing value: {path}")
+            value = _step(value, token)
         except CannotApply:
             if missing is _ABSENT:
                 raise
@@ -142,16 +146,11 @@ def _get(document: Any, path: str, missing: Any = _ABSENT) -> Any:
 
 
 def _parent(document: Any, path: str) -> tuple[Any, str]:
-    tokens = _tokens(path)
+    *way, last = _tokens(path)
     value = document
-    for token in tokens[:-1]:
-        if isinstance(value, dict) and token in value:
-            value = value[token]
-        elif isinstance(value, list):
-            value = value[_index(token, len(value))]
-        else:
-            raise CannotApply(f"missing path: {path}")
-    return value, tokens[-1]
+    for token in way:
+        value = _step(value, token)
+    return value, last
 
 
 def _add(document: Any, path: str, value: Any) -> Any:

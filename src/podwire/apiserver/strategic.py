@@ -52,7 +52,7 @@ def _map(original: dict[str, Any], patch: dict[str, Any], type_: Type | None) ->
     if directive == "delete":
         return {}
     if directive == "replace":
-        return _plain(patch)
+        return {key: _plain(value) for key, value in patch.items() if value is not None}
     if directive not in {None, "merge"}:
         raise status.bad_request(f"unknown patch type: {directive}")
     _retain(original, patch)
