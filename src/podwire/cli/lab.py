@@ -97,7 +97,7 @@ def status(
         raise typer.Exit(1)
 
 
-Machine = Annotated[str, typer.Argument(metavar="NODE", help="node-1, …, or control-plane.")]
+Machine = Annotated[str, typer.Argument(metavar="NODE", help="node-1, …, control-plane; for exec also underlay.")]
 ComponentName = Annotated[str, typer.Argument(metavar="COMPONENT", help="cri, kubelet, flanneld, kube-proxy, …")]
 
 
@@ -111,13 +111,14 @@ def node_exec(
     from podwire.lab.machine import KUBECONFIG, environment
     from podwire.lab.preflight import root
     from podwire.lab.state import Folder
+    from podwire.lab.topology import UNDERLAY
 
     root()
     folder = Folder(name)
     topology = folder.topology()
-    machine = topology.machine(node)
-    holder = processes.living_holder(folder, machine.name)
-    inside = environment(topology, machine.name, "exec")
+    machine = UNDERLAY if node == UNDERLAY else topology.machine(node).name
+    holder = processes.living_holder(folder, machine)
+    inside = environment(topology, machine, "exec")
     inside["KUBECONFIG"] = KUBECONFIG
     inside["TERM"] = os.environ.get("TERM", "dumb")
     sys.stdout.flush()
@@ -137,8 +138,13 @@ def node_stop(node: Machine, component: ComponentName, name: Name = "lab") -> No
     print(f"{component} on {machine} {'stopped' if stopped else 'was not running'}")
 
 
-def node_start(node: Machine, component: ComponentName, name: Name = "lab") -> None:
-    """Start one component that does not run."""
+def node_start(
+    node: Machine,
+    component: ComponentName,
+    more: Annotated[list[str] | None, typer.Argument(metavar="-- FLAGS...", help="More flags, for this start.")] = None,
+    name: Name = "lab",
+) -> None:
+    """Start one component that does not run, as `up` did; a flag given here again takes the place of the first."""
     from podwire.lab import processes
     from podwire.lab.state import Folder
 
@@ -149,7 +155,7 @@ def node_start(node: Machine, component: ComponentName, name: Name = "lab") -> N
         if found.alive:
             print(f"{component} on {machine} is running already")
             return
-        processes.start_components(folder, machine, [found])
+        processes.start_components(folder, machine, [found], more or [])
     assert found.process is not None
     print(f"{component} on {machine} started (pid {found.process.pid})")
 

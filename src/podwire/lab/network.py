@@ -7,7 +7,7 @@
 
 Only pw-NAME is in the host's namespace; it carries the lab's mark as its alias and no route but its own prefix. The
 bridge is nobody's FORWARD chain's business there: Docker's DROP policy on the host cannot matter. The machines' default
-route leads to the bridge, whose namespace answers "network unreachable" for everything that is not on the underlay.
+route leads to the bridge, whose namespace answers "host unreachable" for everything that is not on the underlay.
 """
 
 from __future__ import annotations

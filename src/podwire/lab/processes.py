@@ -78,11 +78,11 @@ def living_holder(folder: Folder, machine: str) -> Process:
     return holder
 
 
-def start_components(folder: Folder, machine: str, components: Sequence[Component]) -> None:
-    """Start daemons on a machine, in this order, and keep their pids."""
+def start_components(folder: Folder, machine: str, components: Sequence[Component], more: Sequence[str] = ()) -> None:
+    """Start daemons on a machine, in this order, and keep their pids; `more` are flags for this start alone."""
     holder = living_holder(folder, machine)
     commands = [
-        {"argv": component.argv, "env": component.env, "log": folder.log_path(machine, component.name)}
+        {"argv": [*component.argv, *more], "env": component.env, "log": folder.log_path(machine, component.name)}
         for component in components
     ]
     answer = _slim("launch", {"holder": holder.pid, "commands": commands}, {}, folder.log_path(machine, "holder"))
