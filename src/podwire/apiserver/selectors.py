@@ -160,7 +160,7 @@ class Selector:
     """What a list or watch asks for: labels and fields together. `everything` when nothing is asked."""
 
     def __init__(self, resource: Resource, labels: str = "", fields: str = "") -> None:
-        self._resource = resource
+        self.resource = resource
         self._labels = parse_labels(labels)
         self._fields = parse_fields(fields)
         self.everything = not self._labels and not self._fields
@@ -180,5 +180,5 @@ class Selector:
             labels = obj["metadata"].get("labels") or {}
             if not all(requirement.holds(labels) for requirement in self._labels):
                 return False
-        field = self._resource.strategy.field
+        field = self.resource.strategy.field
         return all((field(obj, path) == value) is equal for path, equal, value in self._fields)

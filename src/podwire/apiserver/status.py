@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class StatusError(PodwireError):
-    """A refusal: HTTP `code`, `reason`, `message`, and `details` as the client gets them."""
+    """A refusal: HTTP `code`, `reason`, `message`, `details` and list `metadata` as the client gets them."""
 
     def __init__(
         self, code: int, reason: str, message: str, details: dict[str, Any] | None = None, retry_after: int = 0
@@ -29,13 +29,14 @@ class StatusError(PodwireError):
         self.message = message
         self.details = details
         self.retry_after = retry_after
+        self.metadata: dict[str, Any] = {}
 
     def body(self) -> dict[str, Any]:
         """The Status object."""
         status: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
-            "metadata": {},
+            "metadata": self.metadata,
             "status": "Failure",
             "message": self.message,
         }
@@ -105,13 +106,23 @@ def forbidden(resource: Resource, name: str, why: str, cause: dict[str, str] | N
 
 def invalid(resource: Resource, name: str, causes: Sequence[Cause]) -> StatusError:
     """422 with one cause a field; equal messages are said once (apimachinery's Aggregate does the same)."""
-    kind = qualified(resource.kind, resource.group)
+    return _invalid(resource.kind, resource.group, name, causes)
+
+
+def _invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> StatusError:
     texts = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in causes))
     text = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-    details = {"name": name, "group": resource.group, "kind": resource.kind}
+    details = {"name": name, "group": group, "kind": kind}
     details = {key: value for key, value in details.items() if value}
     rows = [{"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in causes]
-    return StatusError(422, "Invalid", f'{kind} "{name}" is invalid: {text}', {**details, "causes": rows})
+    return StatusError(
+        422, "Invalid", f'{qualified(kind, group)} "{name}" is invalid: {text}', {**details, "causes": rows}
+    )
+
+
+def options_invalid(kind: str, causes: Sequence[Cause]) -> StatusError:
+    """422 about the options of a request: `ListOptions.meta.k8s.io "" is invalid: …`."""
+    return _invalid(kind, "meta.k8s.io", "", causes)
 
 
 def bad_request(message: str) -> StatusError:
