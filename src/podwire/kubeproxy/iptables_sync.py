@@ -1,0 +1,186 @@
+"""The sync of one family in iptables mode: what the kernel last accepted, and how to get from there to what is wanted.
+
+`sync` is full when it is asked to be, when a setting changed, or when nothing is known for certain (the start, a
+failure); else it is partial. What is remembered advances only after the kernel said yes. A partial sync that is
+refused is followed at once by a full one: the chains are not what was remembered (somebody flushed them), and reading
+what is there heals that. A full one that is refused leaves the old rules whole, is raised, and the next is full again.
+
+`damaged` finds out what others did to our rules, without reading anything as long as `trace` says that nobody did.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from podwire.errors import CommandFailed
+from podwire.kubeproxy import iptables_plan as plan
+from podwire.kubeproxy.iptables import translate
+from podwire.kubeproxy.iptables_base import base_rules, localhost_guard, node_port_rules
+from podwire.kubeproxy.iptables_verify import Expected, damage
+from podwire.kubeproxy.layout import read_layout
+from podwire.rules.iptables.run import RestoreRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from podwire.kubeproxy.settings import Settings
+    from podwire.kubeproxy.state import State
+    from podwire.kubeproxy.trace import Trace
+    from podwire.kubeproxy.view import PortView
+    from podwire.rules.iptables.run import Iptables
+
+log = logging.getLogger("podwire.kubeproxy")
+
+LARGE_CLUSTER_ENDPOINTS = 1000
+"""With more endpoints than this over all ports the comments of endpoint rules are left out (pkg/proxy/iptables)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a sync did: `services` were looked at, in `restores` calls of iptables-restore."""
+
+    full: bool
+    services: int
+    restores: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What is remembered of one port."""
+
+    record: plan.PortRecord
+    endpoints: int
+
+
+_Services = dict[str, list[_Served]]
+
+
+class IptablesSync:
+    """One family's rules in the kernel. Used by one thread."""
+
+    def __init__(self, state: State, door: Iptables, trace: Trace) -> None:
+        self._state = state
+        self._door = door
+        self._trace = trace
+        self._settings: Settings | None = None
+        self._services: _Services | None = None  # None: not known
+        self._endpoints = 0
+        self._commits = 0
+        self._restores = 0
+
+    def sync(self, settings: Settings, touched: Iterable[str], *, full: bool = False) -> Outcome:
+        """Make the kernel hold what the state says; `touched` names the Services that changed since the last call.
+
+        Raises RestoreRefused, CommandFailed, KernelError or MissingCapability, and then knows nothing any more.
+        """
+        began = time.monotonic()
+        self._commits = self._restores = 0
+        names = sorted(touched)
+        full = full or self._services is None or settings != self._settings
+        if not full:
+            self._trace.begin(settings.family.name)
+            try:
+                self._partial(settings, names)
+            except (RestoreRefused, CommandFailed) as error:
+                log.warning("partial sync refused, writing everything", extra={"kv": {"error": str(error)}})
+                full = True
+        if full:
+            self._services, self._settings = None, None
+            names = self._state.services()
+            self._full(settings, names)
+            self._settings = settings
+        self._trace.end(self._commits)
+        if full:
+            self._trace.settled(settings.family.name)
+        return Outcome(full, len(names), self._restores, time.monotonic() - began)
+
+    def _restore(self, text: str) -> None:
+        self._restores += 1
+        self._commits += text.count("\nCOMMIT\n")
+        self._door.restore(text)
+
+    def _full(self, settings: Settings, names: list[str]) -> None:
+        layout = read_layout(self._door, settings.family.version)
+        self._trace.begin(settings.family.name)
+        views = {name: self._state.views(name, settings.zone) for name in names}
+        endpoints = sum(view.total for found in views.values() for view in found)
+        services: _Services = {name: [] for name in names}
+
+        def ports() -> Iterator[tuple[plan.PortRecord, plan.Spelled]]:
+            for name in names:
+                for view in views.pop(name):
+                    record, chains = _spell(view, settings, endpoints)
+                    services[name].append(_Served(record, view.total))
+                    yield record, chains
+
+        batch = plan.BATCH if self._door.backend == "nf_tables" else None
+        for text in plan.full(ports(), settings, layout, batch):
+            self._restore(text)
+        self._services, self._endpoints = services, endpoints
+
+    def _partial(self, settings: Settings, names: list[str]) -> None:
+        known = self._services
+        assert known is not None
+        views = {name: self._state.views(name, settings.zone) for name in names}
+        old = [port for name in names for port in known.get(name, ())]
+        endpoints = self._endpoints - sum(port.endpoints for port in old)
+        endpoints += sum(view.total for found in views.values() for view in found)
+        after: list[tuple[plan.PortRecord, plan.Spelled]] = []
+        services: _Services = {}
+        for name, found in views.items():
+            spelled = [_spell(view, settings, endpoints) for view in found]
+            after += spelled
+            services[name] = [_Served(record, view.total) for (record, _), view in zip(spelled, found, strict=True)]
+        text = plan.partial([port.record for port in old], after)
+        if text:
+            self._restore(text)
+        for name, ports in services.items():
+            if ports:
+                known[name] = ports
+            else:
+                known.pop(name, None)
+        self._endpoints = endpoints
+
+    def damaged(self) -> list[str]:
+        """What of our rules somebody took away since the last sync, if it can be told; else and if nothing: empty.
+
+        To be called when the state holds nothing that was not synced. Raises KernelError, CommandFailed.
+        """
+        settings = self._settings
+        if settings is None or not self._trace.doubted(settings.family.name):
+            return []
+        rules = (
+            translate(view, settings)
+            for name in self._state.services()
+            for view in self._state.views(name, settings.zone)
+        )
+        found = damage(Expected(rules, settings), self._door, settings.family.version)
+        if not found:
+            self._trace.settled(settings.family.name)
+        return found
+
+    def rule_counts(self) -> dict[str, int]:
+        """How many rules of ours the tables filter and nat have, jumps from built-in chains not counted."""
+        counts = {"filter": 0, "nat": 0}
+        settings = self._settings
+        if settings is None:
+            return counts
+        for (table, _), _rule in base_rules(settings):
+            counts[table] += 1
+        counts["filter"] += localhost_guard(settings) is not None
+        counts["nat"] += len(list(node_port_rules(settings)))
+        for ports in list((self._services or {}).values()):  # a copy: asked from the metrics' thread
+            for port in ports:
+                counts["nat"] += port.record.own_rules
+                for (table, _), _line in port.record.shared:
+                    counts[table] += 1
+        return counts
+
+
+def _spell(view: PortView, settings: Settings, endpoints: int) -> tuple[plan.PortRecord, plan.Spelled]:
+    comments = endpoints <= LARGE_CLUSTER_ENDPOINTS
+    return plan.record(translate(view, settings, endpoint_comments=comments))
