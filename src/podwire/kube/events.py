@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from podwire.errors import ApiNotFound, PodwireError
 from podwire.kube.kinds import EVENTS
 from podwire.kube.meta import Object, ObjectReference, reference
+from podwire.kube.times import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +109,7 @@ class EventRecorder:
         namespace = line.target.namespace or "default"
         sent = self._sent.get(key)
         if sent is not None:
-            body = {"count": sent.times + 1, "lastTimestamp": _rfc3339(line.when)}
+            body = {"count": sent.times + 1, "lastTimestamp": rfc3339(line.when)}
             try:
                 self._client.patch(EVENTS, sent.name, body, namespace, patch_type="strategic")
                 self._remember(key, _Sent(sent.name, sent.times + 1))
@@ -138,7 +139,7 @@ class EventRecorder:
 
 def event_body(line: _Line, component: str, host: str) -> dict[str, Any]:
     """The v1 Event for one line."""
-    target, when = line.target, _rfc3339(line.when)
+    target, when = line.target, rfc3339(line.when)
     involved = {
         "kind": target.kind,
         "namespace": target.namespace,
@@ -166,7 +167,3 @@ def event_body(line: _Line, component: str, host: str) -> dict[str, Any]:
         "reportingComponent": component,
         "reportingInstance": host,
     }
-
-
-def _rfc3339(when: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(when))

@@ -91,6 +91,7 @@ class PodSpec(Lenient, frozen=True):
     service_account_name: str = ""
     volumes: OrNull[tuple[dict[str, Any], ...]] = ()
     readiness_gates: OrNull[tuple[dict[str, Any], ...]] = ()
+    scheduling_gates: OrNull[tuple[dict[str, Any], ...]] = ()
 
     _or_null = (
         "containers",
@@ -100,6 +101,7 @@ class PodSpec(Lenient, frozen=True):
         "host_aliases",
         "volumes",
         "readiness_gates",
+        "scheduling_gates",
     )
 
 

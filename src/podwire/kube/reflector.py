@@ -51,6 +51,11 @@ class Backoff:
         self._failures = 0
         self._random = rand or random.Random()  # noqa: S311  (jitter, not a secret)
 
+    @property
+    def failures(self) -> int:
+        """How many in a row."""
+        return self._failures
+
     def reset(self) -> None:
         """After a success."""
         self._failures = 0
@@ -124,8 +129,10 @@ class Reflector(Generic[T]):
                 self._version = ""
             except PodwireError as error:
                 if not self._stop.is_set():
+                    # The first failure is news, and that it lasts; not each of a dozen tries of a dozen reflectors.
+                    level = logging.WARNING if self._backoff.failures in (0, 8) else logging.DEBUG
                     delay = self._backoff.next()
-                    log.warning("lost the API, trying again", extra=_kv(self.kind, error, delay=f"{delay:.2f}s"))
+                    log.log(level, "lost the API, trying again", extra=_kv(self.kind, error, delay=f"{delay:.2f}s"))
                     self._stop.wait(delay)
 
     def _list(self) -> None:
