@@ -47,3 +47,21 @@ def service_chain(prefix: str, port_name: str, protocol: str) -> str:
 def endpoint_chain(port_name: str, protocol: str, endpoint: str) -> str:
     """The chain of one endpoint (`ip:port`, `[v6]:port`) of a service port."""
     return "KUBE-SEP-" + chain_hash(port_name + protocol + endpoint)
+
+
+# --- CNI plugins ----------------------------------------------------------------------------------------------------
+#
+# containernetworking/plugins, pkg/utils: hexadecimal sha512, cut. A chain is the network's and the container's; portmap
+# has two, with "DN-" and "SN-" after the common prefix. No inverse: the rules' comments name both.
+
+
+def cni_hash(length: int, prefix: str, text: str) -> str:
+    """`prefix` and as much of the hexadecimal sha512 of `text` as gives `length` characters in all."""
+    from hashlib import sha512
+
+    return (prefix + sha512(text.encode()).hexdigest())[:length]
+
+
+def cni_chain(network: str, container_id: str, prefix: str = "") -> str:
+    """A CNI plugin's iptables chain for one container in one network."""
+    return cni_hash(28, f"CNI-{prefix}", network + container_id)

@@ -16,14 +16,16 @@ import _socket
 import errno
 import struct
 
-from podwire.errors import KernelError
+from podwire.errors import KernelError, NotFound
 from podwire.kernel import wire
 from podwire.kernel.channel import NETLINK_NETFILTER, Channel
 
 # linux/netfilter/nfnetlink.h, nf_tables.h
 NFNL_SUBSYS_NFTABLES = 10
+NFT_MSG_GETTABLE = 1
 NFT_MSG_GETCHAIN = 4
 NFT_MSG_GETGEN = 16
+NFTA_TABLE_NAME = 1
 NFTA_CHAIN_TABLE = 1
 NFTA_CHAIN_NAME = 3
 NFTA_CHAIN_USE = 6
@@ -70,6 +72,22 @@ def nft_chains(version: int, netns_fd: int | None = None) -> dict[str, dict[str,
         uses = int.from_bytes(found.get(NFTA_CHAIN_USE, b""), "big")
         tables.setdefault(table, {})[wire.get_string(found, NFTA_CHAIN_NAME)] = uses
     return tables
+
+
+def nft_has_table(family: str, name: str, netns_fd: int | None = None) -> bool:
+    """Whether there is an nftables table of this family (inet, ip, ip6, bridge) and name; False without nf_tables."""
+    kind = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETTABLE
+    body = nfgenmsg({"inet": 1, "ip": 2, "ip6": 10, "bridge": 7}[family]) + wire.string(NFTA_TABLE_NAME, name)
+    with Channel(NETLINK_NETFILTER, netns_fd) as channel:
+        try:
+            channel.request(kind, body, doing="looking up the nftables table", target=name)
+        except NotFound:
+            return False
+        except KernelError as error:
+            if error.errno in (errno.EINVAL, errno.EOPNOTSUPP):  # the kernel has no nf_tables
+                return False
+            raise
+    return True
 
 
 def legacy_entries(version: int, table: str) -> tuple[int, int] | None:

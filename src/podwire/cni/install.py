@@ -1,0 +1,105 @@
+"""Putting the plugins' executables where runtimes look for them, and the network's configuration beside them.
+
+What flannel's init containers do with `cp`. Each file is written under another name and renamed, so that a runtime that starts a
+plugin at this very moment finds the old one or the new one, whole. Everything else in the folders is left alone; uninstalling
+removes only files that are byte for byte (or, of another podwire, by their second line) ours.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from podwire.cni import delegate
+from podwire.errors import NotPermitted, PodwireError, UsageError
+
+CONFLIST = "10-flannel.conflist"
+_SHEBANG_MAX = 255  # BINPRM_BUF_SIZE less one; Linux before 5.1 had half of it
+
+
+def install(bin_dir: str, conf_dir: str = "", conflist: str = "") -> list[str]:
+    """Write the plugins, and with `conflist` that file as conf_dir/10-flannel.conflist; returns what was written.
+
+    Raises UsageError for a conflist that no runtime would take, PodwireError for folders that cannot be written.
+    """
+    _check_interpreter()
+    if conflist and not conf_dir:
+        raise UsageError("installing CNI plugins", answer="--conflist needs --conf-dir, the folder to put it in")
+    text = _read_conflist(conflist) if conflist else b""
+    _compile()
+    written = [_write(os.path.join(bin_dir, name), delegate.stub(name).encode(), 0o755) for name in delegate.PLUGINS]
+    if conflist:
+        written.append(_write(os.path.join(conf_dir, CONFLIST), text, 0o644))
+    return written
+
+
+def uninstall(bin_dir: str, conf_dir: str = "") -> list[str]:
+    """Remove podwire's plugins from a folder, and its conflist where `conf_dir` is given; returns what was removed."""
+    removed = [path for name in delegate.PLUGINS if is_ours(path := os.path.join(bin_dir, name), name)]
+    if conf_dir and os.path.exists(conf := os.path.join(conf_dir, CONFLIST)):
+        removed.append(conf)
+    for path in removed:
+        try:
+            os.unlink(path)
+        except OSError as error:
+            raise PodwireError("removing", path, os.strerror(error.errno or 0)) from error
+    return removed
+
+
+def is_ours(path: str, name: str) -> bool:
+    """Whether a file is a stub of some podwire for this plugin."""
+    try:
+        with open(path, "rb") as file:
+            lines = file.read(4096).split(b"\n")
+    except OSError:
+        return False
+    return len(lines) > 1 and lines[1] == delegate.stub(name).split("\n")[1].encode()
+
+
+def _check_interpreter() -> None:
+    shebang = delegate.stub("bridge").split("\n", 1)[0]
+    interpreter = os.path.realpath(sys.executable)
+    if len(shebang) > _SHEBANG_MAX or " " in interpreter:
+        raise UsageError(
+            "installing CNI plugins",
+            interpreter,
+            "the kernel cannot start scripts of an interpreter with a long path or with spaces in it",
+            "create the virtual environment elsewhere",
+        )
+
+
+def _read_conflist(path: str) -> bytes:
+    from podwire.cni.spec import conf
+    from podwire.errors import CniError
+
+    try:
+        return conf.read(path).text
+    except CniError as error:
+        raise UsageError("reading the conflist", answer=str(error)) from error
+
+
+def _compile() -> None:
+    """Compile the modules that plugins load: with a folder that they cannot write they would compile them at every call."""
+    import compileall
+
+    root = os.path.dirname(os.path.dirname(os.path.abspath(delegate.__file__)))
+    for folder in ("", "kernel", "cni", "rules"):
+        compileall.compile_dir(os.path.join(root, folder), maxlevels=2 if folder else 0, quiet=2)
+
+
+def _write(path: str, text: bytes, mode: int) -> str:
+    draft = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}")
+    try:
+        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        try:
+            os.fchmod(fd, mode)  # whatever the umask
+            with os.fdopen(fd, "wb", closefd=False) as file:
+                file.write(text)
+        finally:
+            os.close(fd)
+        os.rename(draft, path)
+    except OSError as error:
+        kind = NotPermitted if isinstance(error, PermissionError) else PodwireError
+        raise kind("writing", path, os.strerror(error.errno or 0)) from error
+    return path
