@@ -74,6 +74,12 @@ def delete_options(content_type: str, body: bytes) -> Object:
     return obj
 
 
+def shaped(body: Object, type_: Type) -> Object:
+    """DeleteOptions without nulls and unknown fields. Raises StatusError 400."""
+    check(body, type_, DELETE_OPTIONS)
+    return body
+
+
 def judge(unknown: list[str], duplicates: list[str], resource: Resource, validation: str) -> list[str]:
     """Warnings for unknown and duplicate fields, or the refusal when they are strict."""
     if validation == "Ignore":

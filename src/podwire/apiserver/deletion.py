@@ -21,6 +21,8 @@ from podwire.apiserver.store import decode
 from podwire.apiserver.work import timestamp
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from podwire.apiserver.resource import Object, Resource
     from podwire.apiserver.work import Work
 
@@ -81,6 +83,17 @@ def delete(work: Work, resource: Resource, namespace: str, name: str, options: O
     if obj == decode(raw):
         return raw
     return work.transaction.put(resource.key, obj, raw, resource.strategy.claims(obj))
+
+
+def delete_all(
+    work: Work, resource: Resource, namespace: str, wanted: Callable[[Object], bool], options: Options
+) -> list[bytes]:
+    """Delete all objects of a kind that are wanted; answers them as they were."""
+    raws = [raw for raw in work.transaction.all(resource.key, namespace) if wanted(decode(raw))]
+    for raw in raws:
+        metadata = decode(raw)["metadata"]
+        delete(work, resource, metadata.get("namespace", ""), metadata["name"], options)
+    return raws
 
 
 def is_over(obj: Object) -> bool:

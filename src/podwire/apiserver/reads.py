@@ -31,7 +31,7 @@ def get(reader: Reader, selector: Selector, namespace: str, name: str, resource_
     """One object. Raises StatusError 404, or 504 when asked for a state that is not there yet."""
     with reader.snapshot() as snapshot:
         if resource_version:
-            _not_newer(revision(resource_version), snapshot)
+            not_newer(revision(resource_version), snapshot)
         raw = snapshot.get(selector.resource.key, namespace, name)
     if raw is None:
         raise status.not_found(selector.resource, name)
@@ -66,12 +66,12 @@ def _place(options: ListOptions, snapshot: Snapshot) -> tuple[int, tuple[str, st
             error = status.expired(_EXPIRED_CONTINUE)
             error.metadata = {"continue": continue_token(-1, *after)}
             raise error
-        _not_newer(at, snapshot)
+        not_newer(at, snapshot)
         return at, after
     if options.resource_version in {"", "0"}:
         return snapshot.revision, ("", "")
     asked = revision(options.resource_version)
-    _not_newer(asked, snapshot)
+    not_newer(asked, snapshot)
     if options.match == "Exact" or (not options.match and options.limit):
         if asked < snapshot.compacted:
             raise status.expired(_EXPIRED_REVISION)
@@ -79,6 +79,7 @@ def _place(options: ListOptions, snapshot: Snapshot) -> tuple[int, tuple[str, st
     return snapshot.revision, ("", "")
 
 
-def _not_newer(asked: int, snapshot: Snapshot) -> None:
+def not_newer(asked: int, snapshot: Snapshot) -> None:
+    """Raise StatusError 504 for a revision that does not exist yet."""
     if asked > snapshot.revision:
         raise status.too_large_resource_version(asked, snapshot.revision)

@@ -217,7 +217,8 @@ class Resource:
 
     `name_rule` is how metadata.name is checked: "subdomain" (RFC 1123), "label" (RFC 1123) or "label1035".
     `selectable` are the field selectors beside metadata.name and metadata.namespace.
-    `subresources` may hold "status", "scale", "binding".
+    `subresources` may hold "status", "scale", "binding". `expires`: its objects go by
+    themselves, --event-ttl after their last write (Events).
     """
 
     group: str
@@ -233,6 +234,7 @@ class Resource:
     selectable: tuple[str, ...] = ()
     name_rule: str = "subdomain"
     verbs: tuple[str, ...] = VERBS
+    expires: bool = False
     strategy: Strategy = field(default_factory=Strategy)
 
     @property

@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from podwire.apiserver import status
-from podwire.apiserver.names import label_value_problems, qualified_name_problems
+from podwire.apiserver import formats, status
 
 if TYPE_CHECKING:
     from podwire.apiserver.resource import Object, Resource
@@ -93,7 +92,7 @@ class _Labels:
         if kind != "word":
             raise self.error(f"found '{text}', expected: !, identifier, or 'end of string'")
         key = text
-        if problems := qualified_name_problems(key):
+        if problems := formats.qualified_name(key):
             raise self.error(f'key: Invalid value: "{key}": {problems[0]}')
         if absent:
             return Requirement(key, "!")
@@ -123,7 +122,7 @@ class _Labels:
         kind, text = self.next()
         if kind != "word":
             raise self.error(f"found '{text}', expected: identifier")
-        if problems := label_value_problems(text):
+        if problems := formats.label_value(text):
             raise self.error(f'values[0]: Invalid value: "{text}": {problems[0]}')
         return text
 

@@ -106,10 +106,11 @@ def forbidden(resource: Resource, name: str, why: str, cause: dict[str, str] | N
 
 def invalid(resource: Resource, name: str, causes: Sequence[Cause]) -> StatusError:
     """422 with one cause a field; equal messages are said once (apimachinery's Aggregate does the same)."""
-    return _invalid(resource.kind, resource.group, name, causes)
+    return invalid_object(resource.kind, resource.group, name, causes)
 
 
-def _invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> StatusError:
+def invalid_object(kind: str, group: str, name: str, causes: Sequence[Cause]) -> StatusError:
+    """422 about something that need not be a resource."""
     texts = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in causes))
     text = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     details = {"name": name, "group": group, "kind": kind}
@@ -122,7 +123,14 @@ def _invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> Statu
 
 def options_invalid(kind: str, causes: Sequence[Cause]) -> StatusError:
     """422 about the options of a request: `ListOptions.meta.k8s.io "" is invalid: …`."""
-    return _invalid(kind, "meta.k8s.io", "", causes)
+    return invalid_object(kind, "meta.k8s.io", "", causes)
+
+
+def bad_dry_run(kind: str, word: str) -> StatusError:
+    """422: dryRun says something else than All."""
+    from podwire.apiserver.resource import Cause
+
+    return options_invalid(kind, [Cause.not_supported("dryRun", word, ["All"])])
 
 
 def bad_request(message: str) -> StatusError:
@@ -142,6 +150,11 @@ def method_not_supported(resource: Resource, verb: str) -> StatusError:
     return StatusError(
         405, "MethodNotAllowed", message.replace("'", '"'), {key: value for key, value in details.items() if value}
     )
+
+
+def method_not_allowed() -> StatusError:
+    """405: no such method on this path."""
+    return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
 
 
 def not_acceptable(accepted: Sequence[str]) -> StatusError:

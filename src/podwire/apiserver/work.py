@@ -55,6 +55,10 @@ class Work:
         """A served resource."""
         return self._world.registry.by_plural(group, version, plural)
 
+    def resource(self, key: str) -> Resource | None:
+        """A served resource by its storage name."""
+        return self._world.registry.by_key(key)
+
     def holder(self, claim: Claim) -> str | None:
         """Who holds a claim, `namespace/name`."""
         return self.transaction.holder(claim)

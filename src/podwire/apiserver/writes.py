@@ -10,7 +10,7 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from podwire.apiserver import deletion, status
-from podwire.apiserver.names import metadata_causes
+from podwire.apiserver import metadata as meta
 from podwire.apiserver.resource import Cause
 from podwire.apiserver.store import decode
 from podwire.apiserver.work import timestamp
@@ -48,7 +48,7 @@ def create(work: Work, resource: Resource, namespace: str, obj: Object) -> bytes
     resource.strategy.defaults(obj)
     _new_metadata(work, resource, metadata)
     resource.strategy.prepare_create(obj, work)
-    causes = metadata_causes(metadata, resource.name_rule) + resource.strategy.validate(obj, None, work)
+    causes = meta.causes_of(metadata, resource.name_rule) + resource.strategy.validate(obj, None, work)
     if causes:
         raise status.invalid(resource, metadata.get("name", ""), causes)
     if work.transaction.get(resource.key, namespace, metadata["name"]) is not None:
@@ -186,7 +186,7 @@ def _keep_metadata(new: dict[str, Any], old: dict[str, Any]) -> None:
 def _metadata_causes(new: dict[str, Any], old: dict[str, Any], resource: Resource) -> list[Cause]:
     if new == old:
         return []
-    causes = metadata_causes(new, resource.name_rule)
+    causes = meta.causes_of(new, resource.name_rule)
     added = [word for word in new.get("finalizers", []) if word not in old.get("finalizers", [])]
     if added and old.get("deletionTimestamp"):
         words = ", ".join(f'"{word}"' for word in added)

@@ -112,6 +112,7 @@ RESOURCE = Resource(
     singular="event",
     short_names=("ev",),
     columns=_COLUMNS,
+    expires=True,
     selectable=(
         "involvedObject.kind",
         "involvedObject.namespace",
