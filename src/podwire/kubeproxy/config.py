@@ -11,6 +11,7 @@ wins over the file.
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from podwire.kubeproxy.family import IPV4, IPV6
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+log = logging.getLogger("podwire.kubeproxy")
 
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
 MODES = ("iptables", "nftables")
@@ -250,3 +253,15 @@ def _is_empty(value: object) -> bool:
     if isinstance(value, dict):
         return all(_is_empty(inner) for inner in value.values())
     return value in (None, "", "0s", 0, False, [])
+
+
+def merge(path: str | None, flags: Mapping[str, Any]) -> Config:
+    """Defaults, then the file, then the flags that are not None. Logs the file's warnings. Raises UsageError."""
+    fields: dict[str, Any] = {}
+    if path:
+        found = load(path)
+        fields.update(found.fields)
+        for warning in found.warnings:
+            log.warning("%s", warning, extra={"kv": {"file": path}})
+    fields.update({name: value for name, value in flags.items() if value is not None})
+    return Config(**fields).check()

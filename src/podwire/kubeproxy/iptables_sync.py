@@ -40,12 +40,16 @@ LARGE_CLUSTER_ENDPOINTS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a sync did: `services` were looked at, in `restores` calls of iptables-restore."""
+    """What a sync did: `services` were looked at, in `restores` calls of iptables-restore.
+
+    `refused_partial` says that it had to be made full on the way.
+    """
 
     full: bool
     services: int
     restores: int
     seconds: float
+    refused_partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +85,14 @@ class IptablesSync:
         self._commits = self._restores = 0
         names = sorted(touched)
         full = full or self._services is None or settings != self._settings
+        refused = False
         if not full:
             self._trace.begin(settings.family.name)
             try:
                 self._partial(settings, names)
             except (RestoreRefused, CommandFailed) as error:
                 log.warning("partial sync refused, writing everything", extra={"kv": {"error": str(error)}})
-                full = True
+                full = refused = True
         if full:
             self._services, self._settings = None, None
             names = self._state.services()
@@ -96,7 +101,7 @@ class IptablesSync:
         self._trace.end(self._commits)
         if full:
             self._trace.settled(settings.family.name)
-        return Outcome(full, len(names), self._restores, time.monotonic() - began)
+        return Outcome(full, len(names), self._restores, time.monotonic() - began, refused)
 
     def _restore(self, text: str) -> None:
         self._restores += 1

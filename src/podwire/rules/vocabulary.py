@@ -9,6 +9,8 @@ after `__init__` (slots instead of `dataclasses`, which cost 9 ms at import; thi
 
 Names and meanings are those of iptables-extensions(8); a class says where it differs. Matches stand in the order in
 which programs print them: address, interface, protocol, then the others as they are tested.
+
+The file is long because the vocabulary is one closed list, and is best read as one.
 """
 
 from __future__ import annotations

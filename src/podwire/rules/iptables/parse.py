@@ -1,8 +1,7 @@
 """A rule of iptables-save (or of a file for iptables-restore) back to a value.
 
 The text is cut into words, the words into groups: header options, one group for each `-m NAME` with its options, and the
-target. A group whose options are all understood becomes a match; any other becomes `Opaque` with its own words, and a
-target likewise `OpaqueTarget`, so that nothing is lost and nothing is guessed.
+target. `groups` makes values of them, and keeps as it is what it does not understand.
 
 More spellings are read than iptables-save prints, because rules also come from scripts: long option names,
 `-s` without a prefix length, `--set-mark`/`--or-mark`, `-p tcp --dport` without `-m tcp`. They become the same values.
@@ -15,13 +14,9 @@ import re
 
 from podwire.errors import PodwireError
 from podwire.rules import vocabulary as v
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from podwire.rules.iptables.groups import PORT_PROTOCOLS, match_of, plain, verdict_of
 
 _WORD = re.compile(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'|\S+')
-_ESCAPED = re.compile(r"\\(.)")
 
 _HEADER: dict[str, type[v.Source | v.Destination | v.InInterface | v.OutInterface | v.Protocol]] = {
     "-s": v.Source,
@@ -44,312 +39,10 @@ _LONG = {
     "--jump": "-j",
     "--goto": "-g",
 }
-_PORT_PROTOCOLS = frozenset(("tcp", "udp", "sctp", "dccp", "udplite"))
 
 
 class RuleSyntaxError(PodwireError):
     """A text that is no rule."""
-
-
-class _NotUnderstood(Exception):
-    """The group has an option outside the vocabulary; it is kept as it is."""
-
-
-class _Options:
-    """The words of a group as options: `take` consumes one with its values and says whether `!` stood before it."""
-
-    __slots__ = ("_words",)
-
-    def __init__(self, words: list[str]) -> None:
-        self._words = list(words)
-
-    def _find(self, names: tuple[str, ...], values: int) -> tuple[list[str], bool] | None:
-        words = self._words
-        for at, word in enumerate(words):
-            if word in names:
-                found = [_plain(value) for value in words[at + 1 : at + 1 + values]]
-                if len(found) != values:
-                    raise _NotUnderstood
-                inverted = at > 0 and words[at - 1] == "!"
-                del words[at - inverted : at + 1 + values]
-                return found, inverted
-        return None
-
-    def take(self, *names: str) -> tuple[str, bool] | None:
-        """The value of an option with one value, and whether it is inverted."""
-        found = self._find(names, 1)
-        return None if found is None else (found[0][0], found[1])
-
-    def take_two(self, name: str) -> tuple[str, str, bool] | None:
-        """The same for an option with two values."""
-        found = self._find((name,), 2)
-        return None if found is None else (found[0][0], found[0][1], found[1])
-
-    def flag(self, *names: str) -> bool:
-        """Whether an option without a value is there."""
-        found = self._find(names, 0)
-        if found is None:
-            return False
-        if found[1]:
-            raise _NotUnderstood
-        return True
-
-    def text(self, *names: str) -> str | None:
-        """The value of an option that must not be inverted."""
-        found = self.take(*names)
-        if found is None:
-            return None
-        if found[1]:
-            raise _NotUnderstood
-        return found[0]
-
-    def need(self, *names: str) -> tuple[str, bool]:
-        """The value of an option that must be there."""
-        found = self.take(*names)
-        if found is None:
-            raise _NotUnderstood
-        return found
-
-    def end(self) -> None:
-        """Nothing may be left."""
-        if self._words:
-            raise _NotUnderstood
-
-
-def _plain(word: str) -> str:
-    """A word without its quotes."""
-    if word[:1] == '"':
-        return _ESCAPED.sub(r"\1", word[1:-1])
-    if word[:1] == "'":
-        return word[1:-1]
-    return word
-
-
-def _number(text: str, base: int = 10) -> int:
-    try:
-        return int(text, base)
-    except ValueError:
-        raise _NotUnderstood from None
-
-
-def _range(text: str, inverted: bool = False) -> v.PortRange:
-    first, colon, last = text.partition(":")
-    return v.PortRange(_number(first or "0"), _number(last or "65535") if colon else None, inverted)
-
-
-def _ports(protocol: str, options: _Options) -> v.Match:
-    source, destination = options.take("--sport", "--source-port"), options.take("--dport", "--destination-port")
-    flags = options.take_two("--tcp-flags") if protocol == "tcp" else None
-    if protocol == "tcp" and flags is None and options.flag("--syn"):
-        flags = ("FIN,SYN,RST,ACK", "SYN", False)
-    options.end()
-    return v.Ports(
-        protocol,
-        None if source is None else _range(*source),
-        None if destination is None else _range(*destination),
-        None if flags is None else v.TcpFlags(*flags),
-    )
-
-
-def _multiport(options: _Options) -> v.Match:
-    for side, long in (("sports", "--source-ports"), ("dports", "--destination-ports"), ("ports", "--port")):
-        found = options.take("--" + side, long)
-        if found is not None:
-            options.end()
-            ranges = [_range(text) for text in found[0].split(",")]
-            return v.Multiport(side, tuple([(item.first, item.last) for item in ranges]), found[1])
-    raise _NotUnderstood
-
-
-def _masked(text: str) -> tuple[int, int]:
-    value, slash, mask = text.partition("/")
-    return _number(value, 0), _number(mask, 0) if slash else v.FULL_MASK
-
-
-def _mark(options: _Options) -> v.Match:
-    text, inverted = options.need("--mark")
-    options.end()
-    return v.Mark(*_masked(text), inverted)
-
-
-def _connmark(options: _Options) -> v.Match:
-    text, inverted = options.need("--mark")
-    options.end()
-    return v.ConnMark(*_masked(text), inverted)
-
-
-def _addrtype(options: _Options) -> v.Match:
-    source, destination = options.take("--src-type"), options.take("--dst-type")
-    limit = "in" if options.flag("--limit-iface-in") else "out" if options.flag("--limit-iface-out") else ""
-    options.end()
-    return v.AddrType(
-        tuple(source[0].split(",")) if source else (),
-        tuple(destination[0].split(",")) if destination else (),
-        bool(source and source[1]),
-        bool(destination and destination[1]),
-        limit,
-    )
-
-
-def _conntrack(options: _Options) -> v.Match:
-    text, inverted = options.need("--ctstate")
-    options.end()
-    return v.ConnState(tuple(text.split(",")), inverted)
-
-
-def _state(options: _Options) -> v.Match:
-    text, inverted = options.need("--state")
-    options.end()
-    return v.ConnState(tuple(text.split(",")), inverted, "state")
-
-
-def _statistic(options: _Options) -> v.Match:
-    mode, _ = options.need("--mode")
-    if mode == "random":
-        text, inverted = options.need("--probability")
-        options.end()
-        try:
-            return v.Random(round(float(text) * v.CHANCE_UNIT), inverted)
-        except (ValueError, OverflowError):
-            raise _NotUnderstood from None
-    every, inverted = options.need("--every")
-    packet = options.text("--packet")
-    options.end()
-    return v.Nth(_number(every), _number(packet or "0"), inverted)
-
-
-def _recent(options: _Options) -> v.Match:
-    for action in ("set", "rcheck", "update", "remove"):
-        found = options._find(("--" + action,), 0)  # noqa: SLF001 - a flag that may be inverted, the only one
-        if found is not None:
-            break
-    else:
-        raise _NotUnderstood
-    name, mask = options.text("--name") or "DEFAULT", options.text("--mask") or ""
-    seconds, hits = _number(options.text("--seconds") or "0"), _number(options.text("--hitcount") or "0")
-    reap = options.flag("--reap")
-    side = "rdest" if options.flag("--rdest") else "rsource"
-    options.flag("--rsource")
-    options.end()
-    return v.Recent(action, name, seconds, hits, reap, mask, side, found[1])
-
-
-def _set(options: _Options) -> v.Match:
-    found = options.take_two("--match-set")
-    options.end()
-    if found is None:
-        raise _NotUnderstood
-    return v.SetMatch(found[0], tuple(found[1].split(",")), found[2])
-
-
-def _comment(options: _Options) -> v.Match:
-    text = options.text("--comment")
-    options.end()
-    if text is None:
-        raise _NotUnderstood
-    return v.Comment(text)
-
-
-def _nfacct(options: _Options) -> v.Match:
-    name = options.text("--nfacct-name")
-    options.end()
-    if not name:
-        raise _NotUnderstood
-    return v.Accounting(name)
-
-
-_MODULES: dict[str, Callable[[_Options], v.Match]] = {
-    "multiport": _multiport,
-    "mark": _mark,
-    "connmark": _connmark,
-    "addrtype": _addrtype,
-    "conntrack": _conntrack,
-    "state": _state,
-    "statistic": _statistic,
-    "recent": _recent,
-    "set": _set,
-    "comment": _comment,
-    "nfacct": _nfacct,
-}
-
-
-def _match(words: list[str]) -> v.Match:
-    """The match of a group `-m NAME …`."""
-    name, options = words[1], _Options(words[2:])
-    try:
-        if name in _PORT_PROTOCOLS:
-            return _ports(name, options)
-        if name in _MODULES:
-            return _MODULES[name](options)
-    except _NotUnderstood:
-        pass
-    return v.Opaque(" ".join(words))
-
-
-def _rewrite(
-    kind: type[v.Dnat | v.Snat | v.Redirect | v.Masquerade], option: str, *flags: str
-) -> Callable[[_Options], v.Verdict]:
-    def parse(options: _Options) -> v.Verdict:
-        to = options.text(option)
-        found = tuple([flag for flag in flags if options.flag("--" + flag)])
-        options.end()
-        return kind(to or "", found)
-
-    return parse
-
-
-def _set_mark(options: _Options) -> v.Verdict:
-    for name in ("--set-xmark", "--set-mark", "--or-mark", "--and-mark", "--xor-mark"):
-        text = options.text(name)
-        if text is None:
-            continue
-        options.end()
-        value, mask = _masked(text)
-        if name == "--set-mark":
-            mask |= value
-        elif name == "--or-mark":
-            mask = value
-        elif name == "--xor-mark":
-            mask = 0
-        elif name == "--and-mark":
-            value, mask = 0, ~value & v.FULL_MASK
-        return v.SetMark(value, mask)
-    raise _NotUnderstood
-
-
-def _reject(options: _Options) -> v.Verdict:
-    answer = options.text("--reject-with")
-    options.end()
-    if answer is None:
-        raise _NotUnderstood
-    return v.Reject(answer)
-
-
-_TARGETS: dict[str, Callable[[_Options], v.Verdict]] = {
-    "REJECT": _reject,
-    "DNAT": _rewrite(v.Dnat, "--to-destination", "random", "persistent"),
-    "SNAT": _rewrite(v.Snat, "--to-source", "random", "random-fully", "persistent"),
-    "REDIRECT": _rewrite(v.Redirect, "--to-ports", "random"),
-    "MASQUERADE": _rewrite(v.Masquerade, "--to-ports", "random", "random-fully"),
-    "MARK": _set_mark,
-}
-_PLAIN_TARGETS: dict[str, v.Verdict] = {"ACCEPT": v.Accept(), "DROP": v.Drop(), "RETURN": v.Return()}
-
-
-def _verdict(words: list[str]) -> v.Verdict:
-    """The verdict of a group `-j NAME …` or `-g CHAIN`."""
-    name = _plain(words[1])
-    try:
-        if words[0] == "-g" and len(words) == 2:
-            return v.Goto(name)
-        if words[0] == "-j" and name in _TARGETS:
-            return _TARGETS[name](_Options(words[2:]))
-    except _NotUnderstood:
-        return v.OpaqueTarget(" ".join(words))
-    if words[0] == "-j" and len(words) == 2:
-        # A chain of the user's and a target without options (NOTRACK, TRACE) look alike; who has the table can tell.
-        return _PLAIN_TARGETS.get(name) or v.Jump(name)
-    return v.OpaqueTarget(" ".join(words))
 
 
 def _prefix(text: str) -> str:
@@ -366,7 +59,7 @@ def _prefix(text: str) -> str:
 
 def _header(option: str, value: str, inverted: bool) -> v.Match | None:
     kind = _HEADER[option]
-    value = _plain(value)
+    value = plain(value)
     if kind in (v.Source, v.Destination):
         value = _prefix(value)
         if value.endswith("/0") and not inverted:
@@ -408,11 +101,11 @@ def parse(text: str) -> v.Rule:
         if option in ("-j", "-g"):
             if inverted or len(group) < 2 or verdict is not None:
                 raise RuleSyntaxError("reading the rule", text, "its target cannot be read")
-            verdict = _verdict(group)
+            verdict = verdict_of(group)
         elif option == "-m" and not inverted and len(group) >= 2:
-            others.append(_match(group))
-        elif option.startswith("--") and protocol in _PORT_PROTOCOLS:
-            others.append(_match(["-m", protocol, *group]))
+            others.append(match_of(group))
+        elif option.startswith("--") and protocol in PORT_PROTOCOLS:
+            others.append(match_of(["-m", protocol, *group]))
         elif option == "-f":
             headers.append(v.Opaque(" ".join(group)))
         else:

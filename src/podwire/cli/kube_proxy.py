@@ -1,0 +1,117 @@
+"""podwire kube-proxy: the flags of the real one, and podwire's own."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from podwire.kubeproxy.config import Config
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("kube-proxy")(kube_proxy)
+
+
+def kube_proxy(
+    config: Annotated[str | None, typer.Option(help="A KubeProxyConfiguration file; flags given win over it.")] = None,
+    kubeconfig: Annotated[str | None, typer.Option(help="How to reach the API server.")] = None,
+    hostname_override: Annotated[str | None, typer.Option(help="Name of this node's Node object.")] = None,
+    cluster_cidr: Annotated[
+        str | None,
+        typer.Option(help="The pods' prefixes (one a family, comma-separated): what counts as local traffic."),
+    ] = None,
+    proxy_mode: Annotated[str | None, typer.Option(help="iptables.")] = None,
+    detect_local_mode: Annotated[
+        str | None, typer.Option(help="ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix.")
+    ] = None,
+    pod_bridge_interface: Annotated[str | None, typer.Option(help="For BridgeInterface.")] = None,
+    pod_interface_name_prefix: Annotated[str | None, typer.Option(help="For InterfaceNamePrefix.")] = None,
+    masquerade_all: Annotated[bool | None, typer.Option(help="Masquerade all traffic to clusterIPs.")] = None,
+    iptables_masquerade_bit: Annotated[int | None, typer.Option(help="Bit of the packet mark (0 to 31).")] = None,
+    iptables_min_sync_period: Annotated[str | None, typer.Option(help="Shortest time between two syncs.")] = None,
+    iptables_sync_period: Annotated[str | None, typer.Option(help="Longest time between two checks.")] = None,
+    iptables_localhost_nodeports: Annotated[
+        bool | None, typer.Option(help="NodePorts on 127.0.0.1 too (sets route_localnet).")
+    ] = None,
+    nodeport_addresses: Annotated[
+        str | None, typer.Option(help="Prefixes of node addresses that take NodePort traffic, or `primary`.")
+    ] = None,
+    bind_address: Annotated[str | None, typer.Option(help="The node's own IP, if it is not 0.0.0.0.")] = None,
+    healthz_bind_address: Annotated[str | None, typer.Option(help="HOST:PORT of /healthz; empty: none.")] = None,
+    metrics_bind_address: Annotated[str | None, typer.Option(help="HOST:PORT of /metrics; empty: none.")] = None,
+    node_port_reservation: Annotated[
+        str | None, typer.Option(help="bind: hold every NodePort with a socket; none: leave them free.")
+    ] = None,
+    cleanup: Annotated[bool, typer.Option("--cleanup", help="Take all rules of kube-proxy away, and end.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the rules for --objects as iptables-restore reads them, and end.")
+    ] = False,
+    objects: Annotated[list[str] | None, typer.Option(help="File with API objects, for --dry-run.")] = None,
+    family: Annotated[str, typer.Option(help="ipv4 or ipv6, for --dry-run.")] = "ipv4",
+    verbosity: Annotated[int, typer.Option("--v", "-v", help="Log level; from 1 on more is said.")] = 0,
+) -> None:
+    """Write the packet-filter rules that make Services work on this node."""
+    from podwire.daemon import logs
+    from podwire.kubeproxy import config as settings
+
+    logs.configure("kube-proxy", verbosity)
+    flags: dict[str, Any] = {
+        "kubeconfig": kubeconfig,
+        "hostname_override": hostname_override,
+        "cluster_cidrs": None if cluster_cidr is None else settings.split(cluster_cidr),
+        "mode": proxy_mode,
+        "detect_local_mode": detect_local_mode,
+        "bridge_interface": pod_bridge_interface,
+        "interface_name_prefix": pod_interface_name_prefix,
+        "masquerade_all": masquerade_all,
+        "masquerade_bit": iptables_masquerade_bit,
+        "min_sync_period": _seconds("--iptables-min-sync-period", iptables_min_sync_period),
+        "sync_period": _seconds("--iptables-sync-period", iptables_sync_period),
+        "localhost_node_ports": iptables_localhost_nodeports,
+        "node_port_addresses": None if nodeport_addresses is None else settings.split(nodeport_addresses),
+        "bind_address": bind_address,
+        "healthz_bind_address": healthz_bind_address,
+        "metrics_bind_address": metrics_bind_address,
+        "node_port_reservation": node_port_reservation,
+    }
+    merged = settings.merge(config, flags)
+    if dry_run:
+        _print_rules(merged, objects or [], family)
+    elif cleanup:
+        from podwire.kubeproxy import daemon
+
+        raise typer.Exit(daemon.cleanup())
+    else:
+        from podwire.daemon.signals import stop_event
+        from podwire.kubeproxy import daemon
+
+        raise typer.Exit(daemon.run(merged, stop_event()))
+
+
+def _seconds(flag: str, text: str | None) -> float | None:
+    from podwire.kubeproxy.config import duration
+
+    return None if text is None else duration(flag, text)
+
+
+def _print_rules(config: Config, paths: list[str], family: str) -> None:
+    from podwire.errors import UsageError
+    from podwire.kubeproxy import dry_run
+    from podwire.kubeproxy.daemon import host_name, interface_ips
+    from podwire.kubeproxy.family import IPV4, IPV6
+
+    families = {"ipv4": IPV4, "ipv6": IPV6}
+    if family.lower() not in families:
+        raise UsageError("--family", repr(family), "must be ipv4 or ipv6")
+    if not paths:
+        raise UsageError(
+            "--dry-run", "", "needs --objects FILE", "for example from kubectl get svc,endpointslices -o yaml"
+        )
+    loaded = dry_run.load(paths)
+    for line in loaded.skipped:
+        print(f"podwire: left out {line}", file=sys.stderr)
+    sys.stdout.write(dry_run.render(loaded, config, families[family.lower()], host_name(config), interface_ips()))

@@ -1,0 +1,312 @@
+"""The kube-proxy process: which threads there are, and how they meet.
+
+    reflector-services, reflector-endpointslices ──► Changes ──┐ wake
+    reflector-nodes (this node only) ──► Health, settings ─────┴─► sync ──► iptables-restore
+    sockets: NodePort holders, healthCheckNodePorts            health: /healthz /livez, /metrics
+
+Nothing here is undone at the end: the rules stay when the process is stopped or killed, traffic goes on as it was, and
+the next start takes them over. `cleanup` is what takes them away.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING, TypeVar
+
+from podwire.daemon import health as pages
+from podwire.daemon.runner import BoundedFrequencyRunner
+from podwire.daemon.supervision import Supervisor
+from podwire.errors import CommandFailed, KernelError, MissingCapability, PodwireError
+from podwire.kernel import netfilter, spawn
+from podwire.kernel.rtnl import Rtnl
+from podwire.kube.client import Client
+from podwire.kube.events import EventRecorder
+from podwire.kube.kinds import ENDPOINT_SLICES, NODES, SERVICES
+from podwire.kube.reflector import Reflector
+from podwire.kubeproxy import iptables_plan, prepare
+from podwire.kubeproxy.changes import Changes
+from podwire.kubeproxy.family import IPV4, IPV6, Family
+from podwire.kubeproxy.health import Health
+from podwire.kubeproxy.iptables_sync import IptablesSync
+from podwire.kubeproxy.layout import read_layout
+from podwire.kubeproxy.lb_health import LoadBalancerHealth
+from podwire.kubeproxy.metrics import Metrics
+from podwire.kubeproxy.nodeports import REASON, NodePortHolder, Owner
+from podwire.kubeproxy.ports import LABEL_SELECTOR
+from podwire.kubeproxy.proxier import FamilyProxy, Proxier, World
+from podwire.kubeproxy.settings import ZONE_LABEL, Settings, resolve
+from podwire.kubeproxy.sockets import SocketLoop
+from podwire.kubeproxy.state import State
+from podwire.kubeproxy.trace import legacy_trace, nft_trace
+from podwire.rules.iptables.run import Iptables
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterable, Iterator
+
+    from podwire.kube.objects import Node
+    from podwire.kubeproxy.config import Config
+
+T = TypeVar("T")
+log = logging.getLogger("podwire.kubeproxy")
+
+NFT_TABLE = "kube-proxy"  # nftables mode's
+
+
+def host_name(config: Config) -> str:
+    """The name of this node's Node object: as configured, else the host name in lower case."""
+    return config.hostname_override.strip().lower() or socket.gethostname().strip().lower()
+
+
+def interface_ips() -> frozenset[str]:
+    """All addresses of this network namespace."""
+    with Rtnl() as rtnl:
+        return frozenset(address.ip for address in rtnl.addresses())
+
+
+def usable_doors() -> dict[Family, Iptables]:
+    """The families whose rules can be written here. Raises MissingCapability when IPv4's cannot."""
+    ipv4, ipv6 = Iptables(4), Iptables(6)
+    try:
+        ipv4.rules("nat", "POSTROUTING")
+    except CommandFailed as error:
+        raise MissingCapability("reading the nat table", "with iptables", error.answer, error.hint) from None
+    doors = {IPV4: ipv4}
+    if os.path.exists("/proc/sys/net/ipv6") and ipv6.usable():
+        doors[IPV6] = ipv6
+    else:
+        log.info("IPv6 is not served: the kernel or ip6tables is missing")
+    return doors
+
+
+class KubeProxy:
+    """All parts of one process, put together; `run` returns when `stop` is set."""
+
+    def __init__(self, config: Config, client: Client, doors: dict[Family, Iptables], stop: threading.Event) -> None:
+        self._config = config
+        self._stop = stop
+        self._name = host_name(config)
+        self._changes = Changes()
+        self._metrics = Metrics()
+        self._events = EventRecorder(client, "kube-proxy", self._name)
+        self._health = Health((family.name for family in doors), config.sync_period)
+        self._loop = SocketLoop()
+        self._forward_invalid = False
+        self._other_mode_cleaned = False
+        self._listed: set[str] = set()
+        self._services = Reflector(
+            client,
+            SERVICES,
+            stop=stop,
+            label_selector=LABEL_SELECTOR,
+            on_change=lambda key, old, new: self._changed(self._changes.service, key, old, new),
+            on_sync=lambda: self._list_complete("services"),
+        )
+        self._slices = Reflector(
+            client,
+            ENDPOINT_SLICES,
+            stop=stop,
+            label_selector=LABEL_SELECTOR,
+            on_change=lambda key, old, new: self._changed(self._changes.slice, key, old, new),
+            on_sync=lambda: self._list_complete("slices"),
+        )
+        self._nodes = Reflector(
+            client,
+            NODES,
+            stop=stop,
+            field_selector=f"metadata.name={self._name}",
+            on_change=self._node_changed,
+            on_sync=lambda: self._list_complete("node"),
+        )
+        self._families = tuple(_family_proxies(doors, self._name))
+        self._holder = (
+            NodePortHolder(self._loop, self._metrics, self._not_held)
+            if config.node_port_reservation == "bind"
+            else None
+        )
+        self._lb_health = LoadBalancerHealth(self._loop, self._health.healthy)
+        proxier = Proxier(
+            self._families,
+            self._changes,
+            World(self._is_ready, self._settings, interface_ips),
+            self._health,
+            self._metrics,
+            self._holder,
+            self._lb_health,
+        )
+        self._runner = BoundedFrequencyRunner(
+            lambda: self._run(proxier), config.min_sync_period, config.sync_period, config.sync_period
+        )
+
+    def run(self) -> int:
+        """Serve until `stop`; the exit status."""
+        supervisor = Supervisor(self._stop)
+        self._prepare()
+        servers = []
+        if self._config.healthz_bind_address:
+            servers.append(
+                pages.serve(self._config.healthz_bind_address, {"/healthz": self._healthz, "/livez": self._livez})
+            )
+        if self._config.metrics_bind_address:
+            servers.append(
+                pages.serve(
+                    self._config.metrics_bind_address, {"/metrics": self._metrics_page, "/proxyMode": self._mode}
+                )
+            )
+        self._loop.start()
+        for reflector in (self._services, self._slices, self._nodes):
+            reflector.start()
+        thread = self._runner.start()
+        self._stop.wait()
+        self._runner.stop()
+        thread.join(1.0)  # a restore that is under way finishes by itself: the rules are whole either way
+        for server in servers:
+            server.close()
+        supervisor.close()
+        return supervisor.status
+
+    def _prepare(self) -> None:
+        wants_localhost = any(
+            resolve(self._config, family.state.family, self._name, None, ()).localhost_node_ports
+            for family in self._families
+        )
+        prepare.prepare(self._config, localhost_node_ports=wants_localhost)
+        self._forward_invalid = prepare.tracker_is_liberal()
+
+    # What wakes the sync.
+
+    def _changed(self, put: Callable[[str, T | None, T | None], None], key: str, old: T | None, new: T | None) -> None:
+        put(key, old, new)
+        self._wake()
+
+    def _list_complete(self, what: str) -> None:
+        self._listed.add(what)
+        self._wake()
+
+    def _node_changed(self, _key: str, old: Node | None, new: Node | None) -> None:
+        self._health.node_changed(new)
+        if _relevant(old) != _relevant(new):
+            self._wake()
+
+    def _wake(self) -> None:
+        # A run before the lists are complete would do nothing but hold up the one that comes when they are.
+        if self._is_ready():
+            self._health.queued()
+            self._runner.run()
+
+    # What a run asks.
+
+    def _is_ready(self) -> bool:
+        return self._listed >= {"services", "slices", "node"}
+
+    def _node(self) -> Node | None:
+        return self._nodes.store.get(self._name)
+
+    def _settings(self, family: Family) -> Settings | None:
+        node = self._node()
+        if self._config.detect_local_mode == "NodeCIDR" and not (node and node.pod_cidrs):
+            log.warning("waiting for the node's podCIDR: detectLocalMode is NodeCIDR")
+            return None
+        ips = interface_ips() if self._config.node_port_addresses else ()
+        return resolve(self._config, family, self._name, node, ips, forward_invalid=self._forward_invalid)
+
+    def _run(self, proxier: Proxier) -> None:
+        proxier.run()
+        if not self._other_mode_cleaned:
+            self._other_mode_cleaned = True
+            # Only now: until our rules were in place theirs served.
+            remove_nftables_mode(family.state.family for family in self._families)
+
+    # What follows.
+
+    def _not_held(self, owner: Owner, text: str) -> None:
+        service = self._services.store.get(owner.service)
+        if service is not None:
+            self._events.event(service, "Warning", REASON, text)
+
+    def _healthz(self) -> pages.Answer:
+        answer = self._health.page(with_node=True)
+        self._metrics.healthz.labels(str(answer.status)).inc()
+        return answer
+
+    def _livez(self) -> pages.Answer:
+        answer = self._health.page(with_node=False)
+        self._metrics.livez.labels(str(answer.status)).inc()
+        return answer
+
+    def _mode(self) -> str:
+        return self._config.mode
+
+    def _metrics_page(self) -> pages.Answer:
+        services, slices = self._changes.pending()
+        for family in self._families:
+            self._metrics.service_pending.labels(family.name).set(services)
+            self._metrics.endpoint_pending.labels(family.name).set(slices)
+            for table, count in family.sync.rule_counts().items():
+                self._metrics.rules.labels(family.name, table).set(count)
+        return pages.Answer(200, self._metrics.text(), "text/plain; version=0.0.4; charset=utf-8")
+
+
+def _family_proxies(doors: dict[Family, Iptables], node: str) -> Iterator[FamilyProxy]:
+    trace = nft_trace() if doors[IPV4].backend == "nf_tables" else legacy_trace()
+    for family, door in doors.items():
+        state = State(family, node)
+        yield FamilyProxy(state, IptablesSync(state, door, trace))
+
+
+def _relevant(node: Node | None) -> object:
+    """What rules depend on, of a Node; its heartbeats must not cause syncs."""
+    if node is None:
+        return None
+    return node.metadata.labels.get(ZONE_LABEL), node.pod_cidrs, node.status.addresses
+
+
+def remove_nftables_mode(families: Iterable[Family]) -> None:
+    """Remove the tables of nftables mode, if this node ran in it before."""
+    for family in families:
+        try:
+            if NFT_TABLE in netfilter.nft_chains(family.version):
+                name = "ip" if family.version == 4 else "ip6"
+                spawn.run(["nft", "delete", "table", name, NFT_TABLE], timeout=60).check()
+                log.info("rules of nftables mode removed", extra={"kv": {"family": family.name}})
+        except (KernelError, CommandFailed, MissingCapability) as error:
+            log.warning("rules of nftables mode not removed", extra={"kv": {"error": str(error)}})
+
+
+def cleanup() -> int:
+    """Take away all rules of kube-proxy, ours and the real one's, in both modes; the exit status."""
+    doors = usable_doors()
+    status = 0
+    for family, door in doors.items():
+        try:
+            text = iptables_plan.cleanup(read_layout(door, family.version))
+            if text:
+                door.restore(text)
+        except PodwireError as error:
+            log.error("rules not removed", extra={"kv": {"family": family.name, "error": str(error)}})  # noqa: TRY400 - it says what was refused
+            status = 1
+    remove_nftables_mode(doors)
+    return status
+
+
+def run(config: Config, stop: threading.Event) -> int:
+    """Run kube-proxy until `stop` is set; the exit status. Raises UsageError, MissingCapability."""
+    config.check()
+    if os.geteuid() != 0:
+        raise MissingCapability("running kube-proxy", "", "not root", "packet filter rules are written by root only")
+    doors = usable_doors()
+    client = Client.from_kubeconfig(config.kubeconfig or None)
+    fields = {
+        "node": host_name(config),
+        "mode": config.mode,
+        "backend": doors[IPV4].backend,
+        "families": ",".join(family.name for family in doors),
+        "server": client.server,
+    }
+    log.info("started", extra={"kv": fields})
+    try:
+        return KubeProxy(config, client, doors, stop).run()
+    finally:
+        client.close()

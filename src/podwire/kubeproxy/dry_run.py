@@ -1,0 +1,103 @@
+"""The rules for objects from files, as text: no root, no cluster, nothing touched.
+
+The text is what a first sync would hand to iptables-restore on a node without any rules: jumps, base chains, canaries, every
+Service. It is what a test loads into an empty namespace, and what a person reads before a change.
+
+Files hold API objects as `kubectl get … -o yaml` writes them: one document each, or Lists. Kinds that kube-proxy does
+not read are skipped. A malformed object costs only itself and is named on standard error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from podwire.errors import UsageError
+from podwire.kube.kinds import ENDPOINT_SLICES, NODES, SERVICES
+from podwire.kubeproxy import iptables_plan as plan
+from podwire.kubeproxy.changes import Batch
+from podwire.kubeproxy.iptables import translate
+from podwire.kubeproxy.iptables_sync import LARGE_CLUSTER_ENDPOINTS
+from podwire.kubeproxy.layout import EMPTY
+from podwire.kubeproxy.settings import resolve
+from podwire.kubeproxy.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from podwire.kube.objects import Node
+    from podwire.kubeproxy.config import Config
+    from podwire.kubeproxy.family import Family
+    from podwire.kubeproxy.settings import Settings
+
+
+class Objects:
+    """Services, slices and Nodes of some files; `skipped` says what could not be read."""
+
+    def __init__(self) -> None:
+        self.batch = Batch()
+        self.nodes: dict[str, Node] = {}
+        self.skipped: list[str] = []
+
+    def add(self, value: dict[str, Any]) -> None:
+        """Take over one decoded object, or the items of a List."""
+        kind = value.get("kind")
+        if isinstance(kind, str) and kind.endswith("List") and isinstance(value.get("items"), list):
+            for item in value["items"]:
+                self.add({"kind": kind.removesuffix("List"), **item})
+            return
+        try:
+            if kind == "Service":
+                service = SERVICES.convert(value)
+                self.batch.services[service.key] = service
+            elif kind == "EndpointSlice":
+                piece = ENDPOINT_SLICES.convert(value)
+                self.batch.slices[piece.key] = piece
+            elif kind == "Node":
+                node = NODES.convert(value)
+                self.nodes[node.key] = node
+        except msgspec.ValidationError as error:
+            name = (value.get("metadata") or {}).get("name", "without a name")
+            self.skipped.append(f"{kind} {name}: {error}")
+
+
+def load(paths: Iterable[str]) -> Objects:
+    """Read the files. Raises UsageError."""
+    import yaml
+
+    objects = Objects()
+    for path in paths:
+        try:
+            with open(path, encoding="utf-8") as file:
+                for value in yaml.load_all(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+                    if isinstance(value, dict):
+                        objects.add(value)
+        except OSError as error:
+            raise UsageError("reading the objects", path, error.strerror or str(error)) from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise UsageError("reading the objects", path, " ".join(str(error).split())) from None
+    return objects
+
+
+def texts(state: State, settings: Settings) -> Iterator[str]:
+    """The texts of a full sync in an empty namespace."""
+    views = [view for name in state.services() for view in state.views(name, settings.zone)]
+    comments = sum(view.total for view in views) <= LARGE_CLUSTER_ENDPOINTS
+    ports = (plan.record(translate(view, settings, endpoint_comments=comments)) for view in views)
+    return plan.full(ports, settings, EMPTY, None)
+
+
+def render(objects: Objects, config: Config, family: Family, node: str, interface_ips: frozenset[str]) -> str:
+    """What iptables-restore (or ip6tables-restore) would read on `node`.
+
+    `interface_ips` are the addresses of the machine this runs on. They count for --nodeport-addresses if the node's own is
+    among them; else only the Node's addresses are known, and prefixes stand for the rest.
+    """
+    found = objects.nodes.get(node)
+    own = frozenset(entry.address for entry in found.status.addresses) if found else frozenset()
+    on_node = bool(own & interface_ips)
+    settings = resolve(config, family, node, found, interface_ips if on_node else own, on_node=on_node)
+    state = State(family, node)
+    state.apply(objects.batch)
+    return "".join(texts(state, settings))

@@ -1,0 +1,203 @@
+"""One run of kube-proxy: take what changed, make the kernel hold it, then do everything that follows from it.
+
+A run is called by one thread, at most once a minimum period, at least once a sync period. Its order:
+
+1. Nothing before the first lists of Services and EndpointSlices are complete: half a list would cut off the other half.
+2. Drain the changes; each family works out which Services they touch.
+3. Sync each family: nothing if nothing is touched, else the touched Services, or everything if the node's settings changed,
+   the last sync failed, or somebody took rules away. One family's failure does not keep the other from its sync.
+4. After success: stale UDP flows, held NodePorts, healthCheckNodePorts. Rules come first, so that a held port never answers
+   in place of a pod.
+
+What failed is asked for again by raising: the runner calls again after its retry interval, and that sync is full.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from podwire.errors import KernelError, PodwireError
+from podwire.kubeproxy import conntrack
+from podwire.kubeproxy.lb_health import Check
+from podwire.kubeproxy.nodeports import NodePort, Owner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from podwire.kube.objects import EndpointSlice
+    from podwire.kubeproxy.changes import Batch, Changes
+    from podwire.kubeproxy.family import Family
+    from podwire.kubeproxy.health import Health
+    from podwire.kubeproxy.iptables_sync import IptablesSync, Outcome
+    from podwire.kubeproxy.lb_health import LoadBalancerHealth
+    from podwire.kubeproxy.metrics import Metrics
+    from podwire.kubeproxy.nodeports import NodePortHolder
+    from podwire.kubeproxy.settings import Settings
+    from podwire.kubeproxy.state import State
+
+log = logging.getLogger("podwire.kubeproxy")
+
+_TRIGGER = "endpoints.kubernetes.io/last-change-trigger-time"
+
+
+@dataclass(slots=True)
+class FamilyProxy:
+    """What there is once for each family. `touched`: Services that changed and are not in the kernel yet."""
+
+    state: State
+    sync: IptablesSync
+    touched: set[str] = field(default_factory=set)
+    settings: Settings | None = None  # as last synced
+    failed: bool = False
+
+    @property
+    def name(self) -> str:
+        """IPv4 or IPv6."""
+        return self.state.family.name
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a run asks about the node. `settings` resolves for a family; None means that it is too early for rules."""
+
+    ready: Callable[[], bool]
+    settings: Callable[[Family], Settings | None]
+    node_ips: Callable[[], frozenset[str]]
+
+
+class Proxier:
+    """The families and what hangs on them. `run` is called by one thread."""
+
+    def __init__(
+        self,
+        families: tuple[FamilyProxy, ...],
+        changes: Changes,
+        world: World,
+        health: Health,
+        metrics: Metrics,
+        holder: NodePortHolder | None,
+        lb_health: LoadBalancerHealth,
+    ) -> None:
+        self._families = families
+        self._changes = changes
+        self._world = world
+        self._health = health
+        self._metrics = metrics
+        self._holder = holder
+        self._lb_health = lb_health
+
+    def run(self) -> None:
+        """One run. Raises the first PodwireError that a family met."""
+        if not self._world.ready():
+            return
+        batch = self._changes.drain()
+        for proxy in self._families:
+            self._metrics.service_changes.labels(proxy.name).inc(len(batch.services))
+            self._metrics.endpoint_changes.labels(proxy.name).inc(len(batch.slices))
+            proxy.touched |= proxy.state.apply(batch)
+        errors = []
+        for proxy in self._families:
+            try:
+                self._sync(proxy, batch)
+            except PodwireError as error:
+                proxy.failed = True
+                self._health.queued(proxy.name)
+                self._metrics.restore_failures.labels(proxy.name).inc()
+                fields = {"family": proxy.name, "error": str(error)}
+                log.error("sync failed, old rules stay", extra={"kv": fields})  # noqa: TRY400 - it says what was refused
+                errors.append(error)
+        self._sync_sockets()
+        if errors:
+            raise errors[0]
+
+    def _sync(self, proxy: FamilyProxy, batch: Batch) -> None:
+        settings = self._world.settings(proxy.state.family)
+        if settings is None:
+            return
+        full = proxy.failed or settings != proxy.settings
+        if not full and not proxy.touched:
+            missing = proxy.sync.damaged()
+            if not missing:
+                self._health.synced(proxy.name)
+                return
+            self._metrics.repairs.labels(proxy.name).inc()
+            shown = "; ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+            log.warning("somebody took rules away, writing all again", extra={"kv": {"missing": shown}})
+            full = True
+        touched = set(proxy.touched)
+        outcome = proxy.sync.sync(settings, touched, full=full)
+        proxy.touched -= touched
+        proxy.settings, proxy.failed = settings, False
+        self._health.synced(proxy.name)
+        self._measure(proxy, outcome, batch)
+        if full or any(port.protocol == "udp" for service in touched for port in proxy.state.ports_of(service)):
+            self._clean_flows(proxy)
+
+    def _measure(self, proxy: FamilyProxy, outcome: Outcome, batch: Batch) -> None:
+        metrics, name, now = self._metrics, proxy.name, time.time()
+        metrics.sync.labels(name).observe(outcome.seconds)
+        (metrics.sync_full if outcome.full else metrics.sync_partial).labels(name).observe(outcome.seconds)
+        if outcome.refused_partial:
+            metrics.partial_failures.labels(name).inc()
+        metrics.last_sync.labels(name).set(now)
+        for piece in batch.slices.values():
+            changed = _changed_at(piece)
+            if changed is not None and piece is not None and piece.address_type == name:
+                metrics.programming.labels(name).observe(max(0.0, now - changed))
+        if outcome.restores:
+            fields = {
+                "family": name,
+                "kind": "full" if outcome.full else "partial",
+                "services": outcome.services,
+                "took": f"{outcome.seconds * 1000:.0f}ms",
+            }
+            log.info("synced", extra={"kv": fields})
+
+    def _clean_flows(self, proxy: FamilyProxy) -> None:
+        began = time.monotonic()
+        try:
+            deleted = conntrack.reconcile(proxy.state, self._world.node_ips())
+        except KernelError as error:
+            log.warning("stale UDP flows not deleted", extra={"kv": {"error": str(error)}})
+            return
+        self._metrics.conntrack.labels(proxy.name).observe(time.monotonic() - began)
+        self._metrics.conntrack_deleted.labels(proxy.name).inc(deleted)
+        if deleted:
+            log.info("stale UDP flows deleted", extra={"kv": {"family": proxy.name, "flows": deleted}})
+
+    def _sync_sockets(self) -> None:
+        """Hold the NodePorts and answer on the healthCheckNodePorts of what was synced."""
+        held: dict[NodePort, Owner] = {}
+        local: dict[NodePort, tuple[str, set[str]]] = {}
+        for proxy in self._families:
+            if proxy.settings is None:
+                continue
+            ips = ("",) if proxy.settings.node_port_ips is None else proxy.settings.node_port_ips
+            for port in proxy.state.ports():
+                if port.node_port:
+                    owner = Owner(port.service, port.name)
+                    held.update({NodePort(port.protocol, port.node_port, ip): owner for ip in ips})
+                if port.health_check_node_port:
+                    ready = {
+                        endpoint.ip for endpoint in proxy.state.endpoints(port) if endpoint.local and endpoint.ready
+                    }
+                    for ip in ips:
+                        key = NodePort("tcp", port.health_check_node_port, ip)
+                        local.setdefault(key, (port.service, set()))[1].update(ready)
+        if self._holder is not None:
+            self._holder.sync({port: owner for port, owner in held.items() if port not in local})
+        self._lb_health.sync({port: Check(service, len(ready)) for port, (service, ready) in local.items()})
+
+
+def _changed_at(piece: EndpointSlice | None) -> float | None:
+    """When what a slice tells happened, by the controller's annotation (KEP-0752), as seconds since 1970."""
+    text = piece.metadata.annotations.get(_TRIGGER, "") if piece is not None else ""
+    if text:
+        with contextlib.suppress(ValueError):
+            return dt.datetime.fromisoformat(text).timestamp()
+    return None
