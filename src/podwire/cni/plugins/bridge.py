@@ -186,7 +186,7 @@ def _ensure_bridge(host: Rtnl, conf: Conf) -> Link:
     """The bridge, made if there is none, and up."""
     try:
         try:
-            host.create_bridge(conf.bridge, mtu=conf.mtu, up=True)
+            host.create_bridge(conf.bridge, mtu=conf.mtu, mac=_new_mac(), up=True)
         except AlreadyExists:
             pass
         except KernelError as error:
@@ -200,6 +200,16 @@ def _ensure_bridge(host: Rtnl, conf: Conf) -> Link:
     except ValueError as error:
         raise ValueError(f"failed to create bridge {quoted(conf.bridge)}: {error}") from error
     return bridge
+
+
+def _new_mac() -> str:
+    """A MAC of our own for a bridge: one that is set at birth stays.
+
+    Else it follows the lowest of the ports, which come and go, and the containers' ARP entries of their gateway go stale.
+    """
+    raw = bytearray(os.urandom(6))
+    raw[0] = raw[0] & 0xFC | 0x02  # locally administered, not multicast
+    return raw.hex(":")
 
 
 def _bridge_by_name(host: Rtnl, name: str) -> Link:
@@ -257,9 +267,8 @@ def _ensure_address(host: Rtnl, bridge: Link, wanted: Address, *, force: bool) -
         pass  # another ADD was quicker
     except KernelError as error:
         raise ValueError(f"could not add IP address {prefix} to {quoted(bridge.name)}: {iface.said(error)}") from error
-    # Setting a bridge's MAC, even to what it is, pins it: else it follows the lowest of its ports, which come and go, and
-    # the containers' ARP entries of their gateway go stale.
-    host.set_link(bridge.index, mac=host.link(index=bridge.index).mac)
+    # Needed for a bridge that somebody else made: setting its MAC, even to what it is, pins it.
+    host.set_link(bridge.index, mac=bridge.mac)
 
 
 def _enable_forwarding(bits: int) -> None:
