@@ -35,13 +35,15 @@ class KernelDoor:
 
     def __init__(self, rtnl: Rtnl) -> None:
         self._rtnl = rtnl
+        self.indices: frozenset[int] = frozenset()
+        """Those of our devices when they were last looked at."""
 
     def observe(self, scope: Scope) -> State:
         """What is there of the scope's devices, of marked devices, and of routes into the pod networks."""
         links = self._rtnl.links()
         names = {link.index: link.name for link in links}
         ours = [link for link in links if link.name in scope.devices or link.alias == ALIAS]
-        indices = {link.index for link in ours}
+        indices = self.indices = frozenset(link.index for link in ours)
         found, foreign = self._routes(scope, names, indices)
         return State(
             devices=tuple(_device(link, names) for link in ours),
@@ -52,7 +54,7 @@ class KernelDoor:
             foreign=frozenset(foreign),
         )
 
-    def _addresses(self, names: dict[int, str], indices: set[int]) -> Iterable[Address]:
+    def _addresses(self, names: dict[int, str], indices: frozenset[int]) -> Iterable[Address]:
         if not indices:
             return
         for found in self._rtnl.addresses():
@@ -75,7 +77,7 @@ class KernelDoor:
                     yield Fdb(link.name, found.mac, ipaddress.ip_address(found.ip))
 
     def _routes(
-        self, scope: Scope, names: dict[int, str], indices: set[int]
+        self, scope: Scope, names: dict[int, str], indices: frozenset[int]
     ) -> tuple[list[FoundRoute], list[FoundRoute]]:
         ours: list[FoundRoute] = []
         foreign: list[FoundRoute] = []
@@ -92,6 +94,11 @@ class KernelDoor:
             elif within:
                 foreign.append(route)
         return ours, foreign
+
+    def mac(self, name: str) -> str:
+        """The MAC of a vxlan device of that name; "" if there is none."""
+        link = self._rtnl.find_link(name)
+        return link.mac if link is not None and link.vxlan is not None else ""
 
     def on_link(self, addresses: Iterable[IPAddress]) -> frozenset[IPAddress]:
         """Those that the kernel reaches without a gateway."""

@@ -76,6 +76,8 @@ class NodeRecord:
     uid: str
     annotations: Mapping[str, str]
     pod_cidrs: tuple[str, ...]
+    network_condition: str = ""
+    """The reason of its condition NetworkUnavailable=False; "" if that condition is another or not there."""
 
 
 @dataclass(frozen=True, slots=True)

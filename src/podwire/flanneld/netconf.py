@@ -57,6 +57,10 @@ class NetworkConfig:
         """The networks of the families that are on, IPv4 first."""
         return tuple(network for network in (self.network, self.ipv6_network) if network is not None)
 
+    def families(self) -> list[int]:
+        """The families that are on: [4], [6] or [4, 6]."""
+        return [network.version for network in self.networks()]
+
 
 def load(path: str) -> NetworkConfig:
     """Read and parse the file; UsageError says what is wrong with it."""
