@@ -7,7 +7,7 @@ import copy
 import pytest
 from kinds_world import Cluster, deployment
 
-from podwire.apiserver.kinds import selectors
+from podwire.apiserver import label_selectors
 
 pytestmark = pytest.mark.unit
 
@@ -194,8 +194,8 @@ def test_a_selector_as_text_is_sorted_by_key() -> None:
         {"key": "any", "operator": "Exists"},
     ]
     selector = {"matchLabels": {"app": "web"}, "matchExpressions": expressions}
-    assert selectors.text(selector) == "any,app=web,env notin (x),!old,tier in (a,b)"
-    assert selectors.matches(selector, {"app": "web", "tier": "a", "any": ""})
-    assert not selectors.matches(selector, {"app": "web", "tier": "c", "any": ""})
-    assert not selectors.matches(selector, {"app": "web", "tier": "a", "any": "", "old": "1"})
-    assert not selectors.matches(selector, {"app": "web", "tier": "a", "any": "", "env": "x"})
+    assert label_selectors.text(selector) == "any,app=web,env notin (x),!old,tier in (a,b)"
+    assert label_selectors.matches(selector, {"app": "web", "tier": "a", "any": ""})
+    assert not label_selectors.matches(selector, {"app": "web", "tier": "c", "any": ""})
+    assert not label_selectors.matches(selector, {"app": "web", "tier": "a", "any": "", "old": "1"})
+    assert not label_selectors.matches(selector, {"app": "web", "tier": "a", "any": "", "env": "x"})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from podwire.apiserver import status, writes
+from podwire.apiserver import label_selectors, status, writes
 from podwire.apiserver.resource import Cause, Resource
 from podwire.apiserver.store import decode
 from podwire.apiserver.work import timestamp
@@ -34,20 +34,9 @@ def scale_of(obj: Object) -> Object:
         "spec": {"replicas": obj.get("spec", {}).get("replicas", 0)},
         "status": {"replicas": obj.get("status", {}).get("replicas", 0)},
     }
-    if selector := selector_text(obj.get("spec", {}).get("selector", {})):
+    if selector := label_selectors.text(obj.get("spec", {}).get("selector")):
         scale["status"]["selector"] = selector
     return scale
-
-
-def selector_text(selector: dict[str, Any]) -> str:
-    """A LabelSelector as a query: `app=web,tier in (a,b)`."""
-    terms = {key: f"{key}={value}" for key, value in selector.get("matchLabels", {}).items()}
-    words = {"In": "in", "NotIn": "notin"}
-    for term in selector.get("matchExpressions", []):
-        key, operator, values = term["key"], term["operator"], ",".join(sorted(term.get("values", [])))
-        plain = {"Exists": key, "DoesNotExist": f"!{key}"}
-        terms[f"{key} {operator}"] = plain.get(operator) or f"{key} {words[operator]} ({values})"
-    return ",".join(terms[key] for key in sorted(terms))
 
 
 def set_scale(work: Work, resource: Resource, namespace: str, name: str, change: Callable[[Object], Object]) -> Object:

@@ -10,8 +10,8 @@ import copy
 from typing import Any
 
 from podwire.apiserver import formats
-from podwire.apiserver.kinds import selectors
 from podwire.apiserver.kinds.containers import check_containers, check_init_containers, each, one_of
+from podwire.apiserver.metadata import label_causes
 from podwire.apiserver.resource import Cause
 
 Spec = dict[str, Any]
@@ -49,7 +49,7 @@ def check_spec(path: str, spec: Spec | None) -> list[Cause]:
         causes += _host_network_ports(f"{path}.containers", containers or [])
     causes += one_of(f"{path}.restartPolicy", spec.get("restartPolicy"), RESTART_POLICIES)
     causes += one_of(f"{path}.dnsPolicy", spec.get("dnsPolicy"), DNS_POLICIES)
-    causes += selectors.check_labels(f"{path}.nodeSelector", spec.get("nodeSelector"))
+    causes += label_causes(spec.get("nodeSelector") or {}, f"{path}.nodeSelector")
     for index, gate in enumerate(spec.get("readinessGates") or ()):
         kind = gate.get("conditionType", "")
         causes += each(f"{path}.readinessGates[{index}].conditionType", kind, formats.qualified_name(kind))
@@ -71,7 +71,7 @@ def check_template(path: str, template: dict[str, Any] | None) -> list[Cause]:
     """A pod template: its labels, annotations and spec."""
     template = template or {}
     metadata, spec = template.get("metadata") or {}, template.get("spec") or {}
-    causes = selectors.check_labels(f"{path}.labels", metadata.get("labels"))
+    causes = label_causes(metadata.get("labels") or {}, f"{path}.labels")
     for key in metadata.get("annotations") or ():
         causes += each(f"{path}.annotations", key, formats.qualified_name(key.lower()))
     causes += check_spec(f"{path}.spec", spec)

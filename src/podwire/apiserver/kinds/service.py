@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from podwire.apiserver import label_selectors
 from podwire.apiserver.allocators import CLUSTER_IP, NODE_PORT
-from podwire.apiserver.kinds import selectors, service_checks
+from podwire.apiserver.kinds import service_checks
 from podwire.apiserver.kinds.podspec import fill
 from podwire.apiserver.kinds.service_addresses import Addresses, external, headless
 from podwire.apiserver.kinds.service_ports import Ports, all_numbers, needs, needs_health_check
@@ -106,7 +107,7 @@ class ServiceStrategy(Strategy):
             _outside(spec, obj.get("status") or {}),
             ",".join(map(_port, spec.get("ports") or ())) or "<none>",
             age(metadata.get("creationTimestamp"), now),
-            selectors.labels_text(spec.get("selector")),
+            label_selectors.labels_text(spec.get("selector")),
         ]
 
 

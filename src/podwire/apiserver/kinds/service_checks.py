@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from podwire.apiserver import formats
-from podwire.apiserver.kinds import selectors
 from podwire.apiserver.kinds import service_addresses as addresses
 from podwire.apiserver.kinds.containers import PROTOCOLS, check_port, each, one_of
 from podwire.apiserver.kinds.service_ports import needs, needs_health_check
+from podwire.apiserver.metadata import label_causes
 from podwire.apiserver.resource import Cause
 
 Spec = dict[str, Any]
@@ -37,7 +37,7 @@ def check(service: dict[str, Any], old: dict[str, Any] | None) -> list[Cause]:
     names: set[str] = set()
     for index, port in enumerate(ports):
         causes += _port(f"spec.ports[{index}]", port, names, needs_name=len(ports) > 1)
-    causes += selectors.check_labels("spec.selector", spec.get("selector"))
+    causes += label_causes(spec.get("selector") or {}, "spec.selector")
     causes += _affinity(spec)
     causes += addresses.check(spec)
     for index, ip in enumerate(spec.get("externalIPs") or ()):

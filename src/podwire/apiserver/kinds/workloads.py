@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from podwire.apiserver.kinds import podchecks, podspec, selectors
+from podwire.apiserver import label_selectors
+from podwire.apiserver.kinds import podchecks, podspec
 from podwire.apiserver.resource import AGE, NAME, Cause, Column, Resource, Strategy, age
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class DeploymentStrategy(WorkloadStrategy):
             status.get("availableReplicas", 0),
             age(metadata.get("creationTimestamp"), now),
             *_template_cells(spec),
-            selectors.text(spec.get("selector")),
+            label_selectors.text(spec.get("selector")),
         ]
 
 
@@ -137,7 +138,7 @@ class ReplicaSetStrategy(WorkloadStrategy):
             status.get("readyReplicas", 0),
             age(metadata.get("creationTimestamp"), now),
             *_template_cells(spec),
-            selectors.text(spec.get("selector")) or "<none>",
+            label_selectors.text(spec.get("selector")) or "<none>",
         ]
 
     def field(self, obj: Object, path: str) -> str:
@@ -156,10 +157,10 @@ def _selector_and_template(spec: dict[str, Any]) -> list[Cause]:
     if selector is None:
         causes = [Cause.required("spec.selector")]
     else:
-        causes = selectors.check_selector("spec.selector", selector)
-        if selectors.is_empty(selector):
+        causes = label_selectors.check_selector("spec.selector", selector)
+        if label_selectors.is_empty(selector):
             causes.append(Cause.invalid("spec.selector", selector, "empty selector is invalid for deployment"))
-        elif not selectors.matches(selector, labels := template["metadata"].get("labels")):
+        elif not label_selectors.matches(selector, labels := template["metadata"].get("labels")):
             detail = "`selector` does not match template `labels`"
             causes.append(Cause.invalid("spec.template.metadata.labels", labels, detail))
     causes += podchecks.check_template("spec.template", template)

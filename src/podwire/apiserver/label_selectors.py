@@ -1,4 +1,6 @@
-"""Label selectors as the kinds hold them (meta/v1 LabelSelector): checked, matched against labels, written as text.
+"""Label selectors as objects hold them (meta/v1 LabelSelector): checked, matched against labels, written as text.
+
+Those of a query string are in module `selectors`.
 
 The text form is the one of the `SELECTOR` column and of `scale.status.selector`
 (apimachinery `pkg/labels/selector.go`): requirements sorted by key, `key=value`, `key in (a,b)`, `key`, `!key`.
@@ -9,25 +11,17 @@ from __future__ import annotations
 from typing import Any
 
 from podwire.apiserver import formats
+from podwire.apiserver.metadata import label_causes
 from podwire.apiserver.resource import Cause
 
 Labels = dict[str, str]
-
-
-def check_labels(path: str, labels: Labels | None) -> list[Cause]:
-    """Keys and values of a label map; the path is the map's own, as the real server reports it."""
-    causes = []
-    for key, value in (labels or {}).items():
-        causes += [Cause.invalid(path, key, message) for message in formats.qualified_name(key)]
-        causes += [Cause.invalid(path, value, message) for message in formats.label_value(value)]
-    return causes
 
 
 def check_selector(path: str, selector: dict[str, Any] | None) -> list[Cause]:
     """Its `matchLabels` and `matchExpressions`."""
     if selector is None:
         return []
-    causes = check_labels(f"{path}.matchLabels", selector.get("matchLabels"))
+    causes = label_causes(selector.get("matchLabels") or {}, f"{path}.matchLabels")
     for index, requirement in enumerate(selector.get("matchExpressions") or ()):
         causes += _check_requirement(f"{path}.matchExpressions[{index}]", requirement)
     return causes
