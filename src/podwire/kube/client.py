@@ -249,7 +249,7 @@ class _Interruptible:
 
     @contextlib.contextmanager
     def held(self, answer: httpx2.Response, stop: threading.Event | None) -> Iterator[None]:
-        sock = answer.extensions["network_stream"].get_extra_info("socket")
+        sock = answer.extensions.get("socket") or answer.extensions["network_stream"].get_extra_info("socket")
         with self._lock:
             self._held[id(answer)] = (sock, stop)
             if stop is not None and stop not in self._waiting:

@@ -7,8 +7,8 @@ Only lightkube's `config` half is wanted. Importing it the plain way runs `light
 clients and the models of every API object: 2.5 MB and 20 ms in each of a node's processes. So it is imported below an
 empty package, once, and what was imported is taken out of `sys.modules` again: a later `import lightkube` gets the whole.
 
-One connection pool serves all threads. A watch keeps its connection for as long as it lasts, so the pool has no upper
-limit; idle connections are few and short-lived, because servers close theirs after some seconds.
+One pool of connections serves all threads (`transport`). A watch keeps its connection for as long as it lasts, so the pool
+has no upper limit; idle connections are few and short-lived, because servers close theirs after some seconds.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ import importlib.util
 import os
 import sys
 import types
+import urllib.parse
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import httpx2
 
 from podwire.errors import UsageError
+from podwire.kube.transport import KEPT, Transport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,8 +58,21 @@ def open_connection(path: str | None, environ: Mapping[str, str]) -> httpx2.Clie
         if not _of_lightkube(error):
             raise
         raise UsageError(DOING, named, _one_line(error), HINT) from None
-    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=4, keepalive_expiry=IDLE_SECONDS)
-    return httpx2.Client(limits=limits, follow_redirects=False, **arguments)
+    if _proxied(arguments["base_url"]):
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=KEPT, keepalive_expiry=IDLE_SECONDS)
+        return httpx2.Client(limits=limits, **arguments)
+    arguments["transport"] = Transport(arguments.pop("verify"), IDLE_SECONDS)
+    # The transport verifies, by the context it was given; `verify` only keeps httpx2 from loading a trust store of its own.
+    return httpx2.Client(verify=False, **arguments)
+
+
+def _proxied(server: str) -> bool:
+    """Whether the environment sets a proxy for the server, as HTTPS_PROXY and NO_PROXY do for kubectl."""
+    url = urllib.parse.urlsplit(server)
+    proxies = urllib.request.getproxies_environment()
+    if url.hostname is None or not ({url.scheme, "all"} & set(proxies)):
+        return False
+    return not urllib.request.proxy_bypass(url.hostname)
 
 
 def failure(error: Exception) -> str | None:
