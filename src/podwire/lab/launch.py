@@ -5,13 +5,16 @@ all four are opened first, because /proc is another one after the mount namespac
 only children, so whoever enters must fork. `ip netns exec` is not used: it remounts /sys and knows no PID namespace.
 
 Run as a program (`main`), it reads from stdin which commands to start, starts each as a session of its own, whose
-output goes to a log, prints the pids as the host sees them, and exits; the machine's PID 1 is then their parent.
+output goes to a log, prints the pids as the host sees them, and exits. The machine's PID 1 must become their parent, or the
+machine could not end before the host's PID 1 has reaped them (pid_namespaces(7)); an orphan goes to the PID 1 of its
+*parent's* namespace, so each is the child of a process inside that exits at once.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import struct
 import sys
 
 from podwire.errors import KernelError, NotFound
@@ -70,15 +73,31 @@ def main() -> None:
 
 
 def _start(command: dict[str, Any], log: int) -> int:
-    pid = os.fork()
-    if pid == 0:
-        os.setsid()
-        null = os.open("/dev/null", os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        _exec(command["argv"], command["env"])
-    return pid
+    """Fork twice; the grandchild's pid as the host sees it.
+
+    The grandchild knows only its pid inside. It says anything through a socket: the kernel puts the sender's pid on the
+    message, in the receiver's terms (unix(7), SCM_CREDENTIALS).
+    """
+    import _socket
+
+    receiver, sender = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+    receiver.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
+    middle = os.fork()
+    if middle == 0:
+        if os.fork() == 0:
+            sender.send(b"started")
+            os.setsid()
+            null = os.open("/dev/null", os.O_RDONLY)
+            os.dup2(null, 0)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            _exec(command["argv"], command["env"])
+        os._exit(0)
+    os.waitpid(middle, 0)
+    _, ancillary, _, _ = receiver.recvmsg(16, _socket.CMSG_SPACE(struct.calcsize("iII")))
+    receiver.close()
+    sender.close()
+    return int(struct.unpack("iII", ancillary[0][2])[0])
 
 
 def _exec(argv: list[str], env: dict[str, str]) -> NoReturn:

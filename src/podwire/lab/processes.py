@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from podwire.errors import PodwireError
@@ -106,22 +106,41 @@ def stop_component(folder: Folder, machine: str, component: Component) -> bool:
 
 def end(process: Process, number: signal.Signals, seconds: float) -> bool:
     """Send a signal to that very process and wait; whether it ended in time."""
+    return end_each([process], number, seconds)
+
+
+def end_each(processes: Sequence[Process], number: signal.Signals, seconds: float) -> bool:
+    """Send a signal to all of them first and then wait for all; whether all ended in time.
+
+    The end of a PID namespace's PID 1 takes the kernel a while, and several end at the same time.
+    """
+    waiting = []
     try:
-        pidfd = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return True
-    try:
-        # Only now, with the pidfd in hand, does the start time prove that it is the right one.
-        if not process.alive:
-            return True
-        signal.pidfd_send_signal(pidfd, number)
-        poller = select.poll()
-        poller.register(pidfd, select.POLLIN)
-        return bool(poller.poll(int(seconds * 1000)))
-    except ProcessLookupError:
-        return True
+        for process in processes:
+            try:
+                pidfd = os.pidfd_open(process.pid)
+            except ProcessLookupError:
+                continue
+            waiting.append(pidfd)
+            # Only now, with the pidfd in hand, does the start time prove that it is the right one.
+            if process.alive:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, number)
+            else:
+                os.close(waiting.pop())
+        return _wait_for_end(processes, time.monotonic() + seconds)
     finally:
-        os.close(pidfd)
+        for pidfd in waiting:
+            os.close(pidfd)
+
+
+def _wait_for_end(processes: Sequence[Process], deadline: float) -> bool:
+    """Whether all have ended by then; one that has ended but was not reaped yet (a zombie) counts as ended."""
+    while any(process.alive for process in processes):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
 
 
 def end_all(lab: str) -> list[owner.MarkedProcess]:
@@ -137,9 +156,9 @@ def end_all(lab: str) -> list[owner.MarkedProcess]:
             raise PodwireError(
                 "ending the processes of", f"lab {lab}", f"still there: {pids}", "they may hang in the kernel"
             )
-        for process in sorted(marked, key=lambda process: process.component != "holder"):
-            ended[process.pid, process.started] = process
-            end(Process(process.pid, process.started), signal.SIGKILL, 2.0)
+        marked.sort(key=lambda process: process.component != "holder")
+        ended.update({(process.pid, process.started): process for process in marked})
+        end_each([Process(process.pid, process.started) for process in marked], signal.SIGKILL, 5.0)
     return list(ended.values())
 
 
