@@ -22,8 +22,8 @@ def path(name: str) -> str:
 def read(name: str) -> str:
     """The value without its line end. Raises NotFound where the kernel has no such setting."""
     try:
-        with open(path(name), encoding="ascii") as file:
-            return file.read().rstrip("\n")
+        with open(path(name), "rb", buffering=0) as file:  # no text layer: it would load a codec into every plugin
+            return file.read(4096).decode().rstrip("\n")
     except OSError as error:
         raise KernelError.of(error.errno or 0, "reading the sysctl", name) from error
 
@@ -31,8 +31,8 @@ def read(name: str) -> str:
 def write(name: str, value: object) -> None:
     """Write a value. Raises NotPermitted for settings that are read-only here, NotFound for unknown ones."""
     try:
-        with open(path(name), "w", encoding="ascii") as file:
-            file.write(str(value))
+        with open(path(name), "wb", buffering=0) as file:
+            file.write(str(value).encode())
     except OSError as error:
         raise KernelError.of(error.errno or 0, f"writing {value} to the sysctl", name) from error
 
