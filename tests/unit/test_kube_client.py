@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
-import ipaddress
 import os
 import queue
-import ssl
 import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-from scripted_api import CUT, END, Request, Server, bookmark, event, failure, kubeconfig, listing, pod
+from scripted_api import CUT, END, Request, Server, bookmark, certificate, event, failure, kubeconfig, listing, pod
 
 from podwire import errors
 from podwire.kube.client import Client
 from podwire.kube.kinds import NODES, PODS
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.unit
@@ -42,33 +36,6 @@ def api(
     finally:
         client.close()
         server.close()
-
-
-def certificate(folder: Any) -> tuple[str, ssl.SSLContext]:
-    """A self-signed certificate for 127.0.0.1; its path, and a server context with it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    cert, secret = folder / "cert.pem", folder / "key.pem"
-    cert.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    secret.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert, secret)
-    return str(cert), context
 
 
 def test_a_get_sends_the_token_and_reads_the_object(tmp_path: Any) -> None:

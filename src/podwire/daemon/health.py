@@ -125,6 +125,7 @@ def split_host_port(bind: str) -> tuple[str, int]:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128
     closing = False
 
     def serve(self) -> None:
