@@ -24,6 +24,9 @@ format: setup
 	@.venv/bin/ruff format --quiet .
 	@.venv/bin/ruff check --quiet --fix .
 
+proto: setup
+	@for script in scripts/proto*.sh; do $$script || exit 1; done
+
 bench: setup
 	@.venv/bin/python scripts/bench.py
 
