@@ -1,4 +1,4 @@
-"""Once a minute: objects past their time (Events) go, and the log forgets what no watcher needs any more."""
+"""Once a minute: the objects every cluster has are there, objects past their time (Events) go, and the log forgets what no watcher needs any more."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from podwire.apiserver import deletion
 from podwire.apiserver.store import StoreError, decode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from podwire.apiserver.backend import Backend
     from podwire.apiserver.resource import Resource
     from podwire.apiserver.work import Work
@@ -23,11 +25,12 @@ KEEP_SECONDS = 300.0
 KEEP_ROWS = 20_000
 
 
-async def tidy(backend: Backend, event_ttl: int) -> None:
-    """For ever. `event_ttl`: the seconds Events live, 0 for ever."""
+async def tidy(backend: Backend, event_ttl: int, ensure: Callable[[Work], None]) -> None:
+    """For ever. `event_ttl`: the seconds Events live, 0 for ever. `ensure` puts the objects every cluster has back."""
     while True:
         await asyncio.sleep(PERIOD_SECONDS)
         try:
+            await backend.write(ensure)
             for resource in backend.registry.resources:
                 if resource.expires and event_ttl:
                     await backend.write(functools.partial(expire, resource=resource, seconds=event_ttl))

@@ -19,6 +19,7 @@ Weak: values are whole objects, so the log holds two copies of each change; the 
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from typing import TYPE_CHECKING, Any, Self
 
@@ -330,13 +331,15 @@ def _connect(path: str, *pragmas: str) -> sqlite3.Connection:
 def _open(path: str) -> sqlite3.Connection:
     """Open or create; a file that is damaged or not ours is refused, never overwritten."""
     try:
+        if path != ":memory:":
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite gives its side files the same mode
         connection = _connect(path, "journal_mode=WAL", "synchronous=FULL", "journal_size_limit=8388608")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0:
             connection.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {FORMAT}; COMMIT;")
             version = FORMAT
         trouble = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    except sqlite3.Error as error:
+    except (OSError, sqlite3.Error) as error:
         raise StoreError("opening the database", path, str(error), "move it away to start with an empty one") from error
     if trouble != "ok":
         raise StoreError(
