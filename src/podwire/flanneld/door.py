@@ -46,7 +46,7 @@ class KernelDoor:
         indices = self.indices = frozenset(link.index for link in ours)
         found, foreign = self._routes(scope, names, indices)
         return State(
-            devices=tuple(_device(link, names) for link in ours),
+            devices=frozenset(_device(link, names) for link in ours),
             addresses=frozenset(self._addresses(names, indices)),
             neighbours=frozenset(self._neighbours(ours)),
             fdb=frozenset(self._fdb(ours)),

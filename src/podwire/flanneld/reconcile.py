@@ -78,7 +78,7 @@ class FoundRoute:
 class State:
     """What the kernel has of what could be ours, and foreign routes into the pod network."""
 
-    devices: tuple[Device, ...] = ()
+    devices: frozenset[Device] = frozenset()
     addresses: frozenset[Address] = frozenset()
     neighbours: frozenset[Neighbour] = frozenset()
     fdb: frozenset[Fdb] = frozenset()
@@ -151,19 +151,28 @@ def steps(plan: Plan, state: State) -> list[Step]:
     # What hung on a device that is made anew is gone with it.
     fresh = {step.item.name for step in device_steps if step.verb is Verb.REMAKE and isinstance(step.item, Vxlan)}
     keep = {device.name for device in plan.devices}
-    strays = [Step(Verb.REMOVE, device, "no longer wanted") for device in state.devices if device.name not in keep]
+    strays = [
+        Step(Verb.REMOVE, device, "no longer wanted") for device in _ordered(state.devices) if device.name not in keep
+    ]
 
-    ensure: list[Step] = []
-    sweep: list[Step] = []
-    for parts in (
-        _entry_steps(plan.addresses, state.addresses, keep - fresh),
-        _entry_steps(plan.neighbours, state.neighbours, keep - fresh),
-        _entry_steps(plan.fdb, state.fdb, keep - fresh),
-    ):
-        ensure += parts[0]
-        sweep += parts[1]
-    ensure_routes, sweep_routes = _route_steps(plan, state, fresh)
-    return [*device_steps, *ensure, *ensure_routes, *sweep_routes, *sweep, *strays]
+    # A new address before the old one goes, or with the last address the routes would go; and the old one goes before any
+    # route is set: it may be the gateway of one, and the kernel takes no gateway that is an address of its own.
+    set_addresses, remove_addresses = _entry_steps(plan.addresses, state.addresses, keep - fresh)
+    set_neighbours, remove_neighbours = _entry_steps(plan.neighbours, state.neighbours, keep - fresh)
+    set_fdb, remove_fdb = _entry_steps(plan.fdb, state.fdb, keep - fresh)
+    set_routes, remove_routes = _route_steps(plan, state, fresh)
+    return [
+        *device_steps,
+        *set_addresses,
+        *remove_addresses,
+        *set_neighbours,
+        *set_fdb,
+        *set_routes,
+        *remove_routes,
+        *remove_neighbours,
+        *remove_fdb,
+        *strays,
+    ]
 
 
 def _device_step(wanted: Vxlan, found: Device | None) -> Step | None:
