@@ -69,13 +69,19 @@ def _check_interpreter() -> None:
 
 
 def _read_conflist(path: str) -> bytes:
+    """The file as it is, after a look whether it is a list of plugins; flannel's ConfigMap calls it cni-conf.json."""
     from podwire.cni.spec import conf
     from podwire.errors import CniError
 
     try:
-        return conf.read(path).text
+        with open(path, "rb") as file:
+            text = file.read()
+        conf.parse_list(text, path)
+    except OSError as error:
+        raise UsageError("reading the conflist", path, error.strerror or "") from error
     except CniError as error:
-        raise UsageError("reading the conflist", answer=str(error)) from error
+        raise UsageError("reading the conflist", path, str(error)) from error
+    return text
 
 
 def _compile() -> None:
