@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from kubeproxy_golden import cases, config, differences, interface_ips, objects, rules, settings, with_rules
 
+from kubeproxy_golden import cases, config, differences, interface_ips, objects, rules, settings, with_rules
 from podwire.kubeproxy import dry_run
 from podwire.kubeproxy.changes import Batch
 from podwire.kubeproxy.family import IPV4, IPV6

@@ -108,7 +108,8 @@ class State:
         if not slices:
             return ()
         key = (port.name, port.protocol)
-        return merge([found[key] for found in slices.values() if key in found])
+        # In the order of names, so that the same slices mean the same whatever came first.
+        return merge([slices[name][key] for name in sorted(slices) if key in slices[name]])
 
     def views(self, service: str, zone: str) -> list[PortView]:
         """What each port of a Service means on this node."""

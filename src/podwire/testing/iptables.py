@@ -36,9 +36,7 @@ class FakeIptables:
     backend = "legacy"
 
     def __init__(self, dump: str = "") -> None:
-        self.tables: dict[str, Chains] = {
-            table: {chain: [] for chain in chains} for table, chains in BUILTIN.items()
-        }
+        self.tables: dict[str, Chains] = {table: {chain: [] for chain in chains} for table, chains in BUILTIN.items()}
         self.fail: Callable[[int], str] = lambda _commit: ""
         self.restores: list[str] = []
         for name, table in save.read(dump).tables.items():

@@ -74,9 +74,7 @@ def case(folder):
 
 
 def main(source):
-    cases = {
-        name: case(f"{source}/{name}") for name in sorted(os.listdir(source)) if os.path.isdir(f"{source}/{name}")
-    }
+    cases = {name: case(f"{source}/{name}") for name in sorted(os.listdir(source)) if os.path.isdir(f"{source}/{name}")}
     with gzip.GzipFile(f"{HERE}/golden.json.gz", "wb", 9, mtime=0) as file:
         file.write(json.dumps(cases, separators=(",", ":"), sort_keys=True).encode())
     print(len(cases), "cases")
