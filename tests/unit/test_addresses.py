@@ -81,6 +81,6 @@ def test_an_address_past_the_end_is_an_error_not_a_wrap():
 
 
 def test_addresses_and_prefixes_sort_and_hash_by_value():
-    assert sorted([Ip.parse("10.0.0.10"), Ip.parse("10.0.0.9")])[0] == Ip.parse("10.0.0.9")
+    assert min([Ip.parse("10.0.0.10"), Ip.parse("10.0.0.9")]) == Ip.parse("10.0.0.9")
     assert len({Prefix.parse("10.0.0.0/8"), Prefix.parse("10.0.0.0/8"), Prefix.parse("10.0.0.0/9")}) == 2
     assert Ip.parse("0.0.0.0") != Ip.parse("::")

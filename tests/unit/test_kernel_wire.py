@@ -163,5 +163,5 @@ def test_a_mac_survives_the_round_trip(mac):
 
 @pytest.mark.parametrize("text", ["", "aa:bb:cc:dd:ee", "aa:bb:cc:dd:ee:gg", "a:b:c:d:e:f", "aabbccddeeff"])
 def test_what_is_no_mac_is_refused(text):
-    with pytest.raises(ValueError, match="MAC address|hexadecimal"):
+    with pytest.raises(ValueError, match=r"MAC address|hexadecimal"):
         links.mac_bytes(text)

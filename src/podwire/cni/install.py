@@ -7,6 +7,7 @@ removes only files that are byte for byte (or, of another podwire, by their seco
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -107,5 +108,6 @@ def _write(path: str, text: bytes, mode: int) -> str:
         os.rename(draft, path)
     except OSError as error:
         kind = NotPermitted if isinstance(error, PermissionError) else PodwireError
-        raise kind("writing", path, os.strerror(error.errno or 0)) from error
+        number = errno.ENOTDIR if isinstance(error, FileExistsError) else error.errno or 0  # makedirs of a file
+        raise kind("writing", path, os.strerror(number)) from error
     return path
