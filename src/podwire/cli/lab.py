@@ -122,7 +122,8 @@ def node_exec(
     inside["KUBECONFIG"] = KUBECONFIG
     inside["TERM"] = os.environ.get("TERM", "dumb")
     sys.stdout.flush()
-    raise typer.Exit(launch.run_inside(holder.pid, command, inside))
+    argv = command[1:] if command[0] == "--" else command
+    raise typer.Exit(launch.run_inside(holder.pid, argv, inside))
 
 
 def node_stop(node: Machine, component: ComponentName, name: Name = "lab") -> None:
