@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-
-import typer
+from typing import TYPE_CHECKING
 
 from podwire.errors import PodwireError
+
+if TYPE_CHECKING:
+    import typer
 
 #: Subcommand → the module of podwire.cli that registers it.
 COMMANDS = {
@@ -29,9 +31,14 @@ COMMANDS = {
     "cni": "cni",
 }
 
+#: Commands whose module has a `main` that reads the command line itself: they do without typer, which is 7 MiB.
+RAW = frozenset({"flanneld"})
+
 
 def _version(asked: bool) -> None:
     if asked:
+        import typer
+
         from podwire import __version__
 
         typer.echo(f"podwire {__version__}")
@@ -40,6 +47,8 @@ def _version(asked: bool) -> None:
 
 def build(modules: list[str]) -> typer.Typer:
     """The application with the commands of these modules."""
+    import typer
+
     app = typer.Typer(
         name="podwire",
         help="Kubernetes pod and service networking: run its parts, or a whole cluster network on this machine.",
@@ -65,6 +74,8 @@ def main() -> None:
     asked = next((argument for argument in sys.argv[1:] if not argument.startswith("-")), "")
     modules = [COMMANDS[asked]] if asked in COMMANDS else list(dict.fromkeys(COMMANDS.values()))
     try:
+        if asked in RAW and sys.argv[1] == asked:
+            sys.exit(importlib.import_module(f"podwire.cli.{COMMANDS[asked]}").main(sys.argv[2:]))
         build(modules)()
     except PodwireError as error:
         print(f"podwire: {error}", file=sys.stderr)

@@ -15,7 +15,7 @@ leases go on to hold, and traffic with them.
 from __future__ import annotations
 
 import logging
-import secrets
+import os
 import time
 from typing import TYPE_CHECKING, Protocol
 
@@ -258,6 +258,6 @@ def _standing(plan: Plan, outcome: Outcome) -> bool:
 
 def random_mac() -> str:
     """A random MAC: locally administered, unicast."""
-    raw = bytearray(secrets.token_bytes(6))
+    raw = bytearray(os.urandom(6))
     raw[0] = raw[0] & 0xFE | 0x02
     return raw.hex(":")
