@@ -61,6 +61,8 @@ class Options:
     node_cidr_mask_size_ipv6: int = 0
     node_monitor_grace_period: float = 40.0
     """Seconds without a renewed Lease after which a Node is Unknown."""
+    pod_gc_quarantine: float = 40.0
+    """Seconds a Node must be gone before its pods are deleted (fixed in the real one)."""
     health_bind_address: str = ""
     """HOST:PORT of /healthz, /readyz and /metrics; empty: none."""
 
@@ -108,6 +110,10 @@ def factories(options: Options, names: tuple[str, ...]) -> list[Callable[[Contex
         from podwire.controllers.nodelifecycle import NodeLifecycle
 
         made["nodelifecycle"] = lambda context: NodeLifecycle(context, options.node_monitor_grace_period)
+    if "podgc" in names:
+        from podwire.controllers.podgc import PodGarbageCollector
+
+        made["podgc"] = lambda context: PodGarbageCollector(context, options.pod_gc_quarantine)
     for name in names:
         if name not in made:
             made[name] = _plain(name)
@@ -136,10 +142,6 @@ def _plain(name: str) -> Callable[[Context], Controller]:
         from podwire.controllers.gc import GarbageCollector
 
         return GarbageCollector
-    if name == "podgc":
-        from podwire.controllers.podgc import PodGarbageCollector
-
-        return PodGarbageCollector
     from podwire.controllers.routes import Routes
 
     return Routes
