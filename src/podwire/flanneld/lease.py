@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 IPNetwork: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
+LONGEST_DATA = 1024
+"""Of a backend-data annotation. Any node can write its own, and deeply nested JSON would exhaust the parser."""
+
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
@@ -162,7 +165,8 @@ def _address(text: str, version: int) -> IPAddress:
     if not text:
         raise ValueError("is missing")
     address = ipaddress.ip_address(text)
-    if address.version != version:
+    # An address with a zone (fe80::1%eth0) means something on one host only.
+    if address.version != version or "%" in text:
         raise ValueError(f"{text} is no IPv{version} address")
     return address
 
@@ -178,6 +182,8 @@ def _vtep(data: str) -> tuple[int, str]:
     """VNI and MAC out of a backend-data annotation; ValueError says what is wrong."""
     if not data:
         raise ValueError("is missing")
+    if len(data) > LONGEST_DATA:
+        raise ValueError(f"is longer than {LONGEST_DATA} characters")
     fields = json.loads(data)
     if not isinstance(fields, dict):
         raise ValueError(f"{data} is no JSON object")  # noqa: TRY004 - what is wrong is the text, not a type of ours
@@ -195,7 +201,7 @@ def pod_cidr(node: NodeRecord, version: int) -> IPNetwork | None:
             network = ipaddress.ip_network(text, strict=False)
         except ValueError:
             continue
-        if network.version == version:
+        if network.version == version and "%" not in text:
             return network
     return None
 

@@ -78,8 +78,8 @@ def parse(text: str, source: str = "net-conf.json") -> NetworkConfig:
     """Parse the text of a net-conf.json; `source` is for the error message."""
     reader = _Reader(source)
     fields = reader.object(reader.json(text), "the file")
-    ipv4 = reader.boolean(fields, "enableipv4", default=True)
-    ipv6 = reader.boolean(fields, "enableipv6", default=False)
+    ipv4 = reader.boolean(fields, "EnableIPv4", default=True)
+    ipv6 = reader.boolean(fields, "EnableIPv6", default=False)
     if not ipv4 and not ipv6:
         raise reader.wrong("EnableIPv4 and EnableIPv6", "both are false: there would be nothing to connect")
     # flannel's own default for a file without a Backend is udp, a backend nobody should still have.
@@ -91,9 +91,9 @@ def parse(text: str, source: str = "net-conf.json") -> NetworkConfig:
     if backend == "vxlan":
         ignored += [f"backend.{key}" for key in options if key not in _VXLAN_KNOWN]
     return NetworkConfig(
-        network=reader.network(fields, "network", ipaddress.IPv4Network) if ipv4 else None,
-        ipv6_network=reader.network(fields, "ipv6network", ipaddress.IPv6Network) if ipv6 else None,
-        nftables=reader.boolean(fields, "enablenftables", default=False),
+        network=reader.network(fields, "Network", ipaddress.IPv4Network) if ipv4 else None,
+        ipv6_network=reader.network(fields, "IPv6Network", ipaddress.IPv6Network) if ipv6 else None,
+        nftables=reader.boolean(fields, "EnableNFTables", default=False),
         backend=backend,
         vxlan=_vxlan(reader, options) if backend == "vxlan" else VxlanOptions(),
         ignored=tuple(ignored),
@@ -103,12 +103,12 @@ def parse(text: str, source: str = "net-conf.json") -> NetworkConfig:
 def _vxlan(reader: _Reader, options: Mapping[str, Any]) -> VxlanOptions:
     return VxlanOptions(
         # 24 bits on the wire (RFC 7348, section 5).
-        vni=reader.integer(options, "vni", default=1, low=1, high=(1 << 24) - 1),
-        port=reader.integer(options, "port", default=0, low=0, high=65535) or DEFAULT_VXLAN_PORT,
-        mtu=reader.integer(options, "mtu", default=0, low=0, high=65535),
-        gbp=reader.boolean(options, "gbp", default=False),
-        learning=reader.boolean(options, "learning", default=False),
-        direct_routing=reader.boolean(options, "directrouting", default=False),
+        vni=reader.integer(options, "VNI", default=1, low=1, high=(1 << 24) - 1),
+        port=reader.integer(options, "Port", default=0, low=0, high=65535) or DEFAULT_VXLAN_PORT,
+        mtu=reader.integer(options, "MTU", default=0, low=0, high=65535),
+        gbp=reader.boolean(options, "GBP", default=False),
+        learning=reader.boolean(options, "Learning", default=False),
+        direct_routing=reader.boolean(options, "DirectRouting", default=False),
     )
 
 
@@ -133,19 +133,19 @@ class _Reader:
         return {name.lower(): entry for name, entry in value.items()}
 
     def boolean(self, fields: Mapping[str, Any], key: str, *, default: bool) -> bool:
-        value = fields.get(key, default)
+        value = fields.get(key.lower(), default)
         if not isinstance(value, bool):
             raise self.wrong(key, f"{value!r} is neither true nor false")
         return value
 
     def integer(self, fields: Mapping[str, Any], key: str, *, default: int, low: int, high: int) -> int:
-        value = fields.get(key, default)
+        value = fields.get(key.lower(), default)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise self.wrong(key, f"{value!r} is no number from {low} to {high}")
         return value
 
     def network(self, fields: Mapping[str, Any], key: str, kind: type[N]) -> N:
-        value = fields.get(key)
+        value = fields.get(key.lower())
         if not isinstance(value, str):
             raise self.wrong(key, "is missing; it is the network that all podCIDRs are cut from, e.g. 10.244.0.0/16")
         try:

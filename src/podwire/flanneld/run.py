@@ -23,7 +23,7 @@ from podwire.daemon.logs import kv
 from podwire.daemon.runner import BoundedFrequencyRunner
 from podwire.daemon.supervision import Supervisor
 from podwire.errors import MissingCapability, UsageError
-from podwire.flanneld import netconf, underlay
+from podwire.flanneld import hostgw, netconf, underlay
 from podwire.flanneld.agent import Agent
 from podwire.flanneld.door import KernelDoor
 from podwire.flanneld.enforce import Enforcer
