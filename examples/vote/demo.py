@@ -17,13 +17,12 @@ def podwire(*arguments: str) -> None:
     subprocess.run([sys.executable, "-P", "-m", "podwire", *arguments], check=True)
 
 
-def second_lab() -> None:
+def second_lab(began: float) -> None:
     """Step 1's second half: a lab of one node beside the first, so that the first keeps its addresses."""
     name = f"{NAME}-2"
-    walk = Walk(name, f"/run/podwire/lab/{name}/kubeconfig")
+    walk = Walk(name, f"/run/podwire/lab/{name}/kubeconfig", began=began)
     walk.title("1b A node registered again under another cluster CIDR (in a second lab, beside the first)")
-    walk.say(f"$ podwire up --name {name} --nodes 1")
-    podwire("up", "--name", name, "--nodes", "1")
+    walk.run(f"podwire up --name {name} --nodes 1", lines=9)
     try:
         steps.new_cidr_after_reregistration(walk)
     finally:
@@ -33,7 +32,7 @@ def second_lab() -> None:
 def main() -> int:
     """Walk; the lab is taken down whatever happens."""
     began = time.monotonic()
-    walk = Walk(NAME, f"/run/podwire/lab/{NAME}/kubeconfig")
+    walk = Walk(NAME, f"/run/podwire/lab/{NAME}/kubeconfig", began=began)
     try:
         podwire("down", "--name", NAME)
         walk.title("A lab of three nodes")
@@ -43,7 +42,7 @@ def main() -> int:
             walk.title(title)
             step(walk)
             if step is steps.pod_cidrs:
-                second_lab()
+                second_lab(began)
         walk.title("   The end")
         steps.nothing_left(walk, NAME)
     except (Failed, subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 HERE = os.path.dirname(os.path.abspath(__file__))
 PORT = 30450
 TITLE = "<title>Azure Voting App</title>"
+#: What of a page is worth showing: its title and who made it.
+PAGE = r"<title>|azure-vote-front-"
 FRONT = "-l app=azure-vote-front"
 
 
@@ -195,9 +197,9 @@ def node_port(walk: Walk) -> None:
         f"the front end runs on {', '.join(sorted({pod['node'] for pod in front}))}, not on {', '.join(without)}",
     )
     for node, address in addresses.items():
-        page = walk.run(f"curl -sS --max-time 5 http://{address}:{PORT}/", lines=0)
+        page = walk.run(f"curl -sS --max-time 5 http://{address}:{PORT}/", only=PAGE)
         walk.check(TITLE in page, f"{node} answered with the voting app, from {answered_by(page)}")
-    page = walk.run(f"podwire node exec {without[0]} -- curl -sS --max-time 5 http://localhost:{PORT}/", lines=0)
+    page = walk.run(f"podwire node exec {without[0]} -- curl -sS --max-time 5 http://localhost:{PORT}/", only=PAGE)
     walk.check(TITLE in page, f"and so did localhost on {without[0]}")
     address = addresses[without[0]]
     names = walk.run(
@@ -212,8 +214,8 @@ def node_port(walk: Walk) -> None:
 
 def _vote(walk: Walk, address: str, endpoints: int) -> None:
     """A vote cast through one front end is read through another: they share the Redis behind the ClusterIP."""
-    walk.run(f"curl -sS --max-time 5 -d vote=reset http://{address}:{PORT}/", lines=0)
-    page = walk.run(f"curl -sS --max-time 5 -d vote=Cats http://{address}:{PORT}/", lines=0)
+    walk.run(f"curl -sS --max-time 5 -d vote=reset http://{address}:{PORT}/", only=PAGE)
+    page = walk.run(f"curl -sS --max-time 5 -d vote=Cats http://{address}:{PORT}/", only=PAGE)
     voter, counted = answered_by(page), _count(page)
     readers: dict[str, int] = {}
     for _ in range(100):
@@ -270,9 +272,9 @@ def proxy_dead(walk: Walk) -> None:
     node = next(iter(addresses))
     address = addresses[node]
     kill_proxy(walk, node)
-    page = walk.run(f"curl -sS --max-time 5 http://{address}:{PORT}/", lines=0)
+    page = walk.run(f"curl -sS --max-time 5 http://{address}:{PORT}/", only=PAGE)
     walk.check(TITLE in page, "the NodePort still answers, from outside")
-    page = walk.run(f"podwire node exec {node} -- curl -sS --max-time 5 http://localhost:{PORT}/", lines=0)
+    page = walk.run(f"podwire node exec {node} -- curl -sS --max-time 5 http://localhost:{PORT}/", only=PAGE)
     walk.check(TITLE in page, "and from the node itself")
     walk.run("kubectl expose deployment web --name=late --type=NodePort --port=80")
     port = walk.value("kubectl get svc late -o jsonpath='{.spec.ports[0].nodePort}'")
@@ -307,7 +309,7 @@ def port_taken(walk: Walk) -> None:
         walk.wait(
             "it listens", lambda: "LISTEN" in walk.value(f"podwire node exec {node} -- lsof -nP -i:{PORT}", status=None)
         )  # type: ignore[arg-type]
-        pages = walk.run(f"curl -sS --max-time 5 'http://{address}:{PORT}/?[1-20]'", lines=0)
+        pages = walk.run(f"curl -sS --max-time 5 'http://{address}:{PORT}/?[1-20]'", lines=2, only="<title>")
         walk.check(
             pages.count(TITLE) == 20 and "Directory listing" not in pages,
             "20 requests from outside: all reached the pods",
@@ -333,7 +335,7 @@ def port_taken(walk: Walk) -> None:
         _until(thief, "connected")
         shown = walk.run(f"podwire node exec {node} -- lsof -nP -i:{PORT}")
         walk.check("ESTABLISHED" in shown, "it has the port")
-        pages = walk.run(f"curl -sS --max-time 5 'http://{address}:{PORT}/?[1-20]'", lines=0)
+        pages = walk.run(f"curl -sS --max-time 5 'http://{address}:{PORT}/?[1-20]'", lines=2, only="<title>")
         walk.check(pages.count(TITLE) == 20, "20 requests from outside: all reached the pods")
         walk.run(f"podwire node start {node} kube-proxy")
         said = f"""can't open "nodePort for default/azure-vote-front:" (:{PORT}/tcp), skipping this nodePort"""
@@ -343,7 +345,7 @@ def port_taken(walk: Walk) -> None:
         events = "kubectl get events --field-selector involvedObject.kind=Service,involvedObject.name=azure-vote-front"
         walk.wait("there is a Warning Event on the Service", lambda: "Warning" in walk.value(events))
         walk.run(events)
-        pages = walk.run(f"curl -sS --max-time 5 'http://{address}:{PORT}/?[1-20]'", lines=0)
+        pages = walk.run(f"curl -sS --max-time 5 'http://{address}:{PORT}/?[1-20]'", lines=2, only="<title>")
         walk.check(pages.count(TITLE) == 20, "and the requests still reach the pods")
     finally:
         _end_on(walk, node, thief)

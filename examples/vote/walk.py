@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -26,10 +27,10 @@ class Walk:
     but names and addresses that the cluster itself gave.
     """
 
-    def __init__(self, name: str, kubeconfig: str, *, quiet: bool = False) -> None:
+    def __init__(self, name: str, kubeconfig: str, *, quiet: bool = False, began: float | None = None) -> None:
         self.name = name
         self.quiet = quiet
-        self.began = time.monotonic()
+        self.began = time.monotonic() if began is None else began
         self.environ = {
             **os.environ,
             "PATH": f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin",
@@ -48,15 +49,18 @@ class Walk:
         """Begin a step."""
         self.say(self._paint(BOLD, f"\n━━ {text} ({time.monotonic() - self.began:.0f} s)"))
 
-    def run(self, command: str, *, lines: int = 12, timeout: float = 60, status: int | None = 0) -> str:
-        """Run a command line and return its output; `lines` of it are shown, `status` is what it must exit with."""
+    def run(self, command: str, *, lines: int = 12, only: str = "", timeout: float = 60, status: int | None = 0) -> str:
+        """Run a command line and return its output; `status` is what it must exit with.
+
+        Shown are at most `lines` lines; with `only`, just those in which this regular expression is found.
+        """
         self.say(f"{self._paint(DIM, '$')} {command}")
         done = subprocess.run(
             ["bash", "-c", f"set -o pipefail; {command}"], env=self.environ, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout, check=False,
         )  # fmt: skip
         output = done.stdout.decode(errors="replace").rstrip("\n")
-        shown = output.splitlines()
+        shown = [line.strip() if only else line for line in output.splitlines() if re.search(only, line)]
         for line in shown[:lines]:
             self.say(f"    {line}")
         if len(shown) > lines:

@@ -56,7 +56,7 @@ def podwire(*arguments, check=True, timeout=120, env=None):
 @pytest.fixture(scope="session")
 def lab():
     """One lab of three nodes that all tests share which do not break it."""
-    require("root", "kubectl", "iptables", "vxlan", "bridge")
+    require("root", "kubectl", "iptables", "vxlan", "bridge-device")
     made = Lab("e2e")
     made.podwire("down")
     made.podwire("up")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture
 def before():
-    require("root", "kubectl", "iptables", "vxlan", "bridge")
+    require("root", "kubectl", "iptables", "vxlan", "bridge-device")
     return host.picture()
 
 
@@ -172,7 +172,8 @@ def test_a_resting_lab_is_small(lab):
         (["up", "--nodes", "0"], 2, "1 to 100 nodes"),
         (["node", "exec", "--name", "nowhere", "node-1", "--", "true"], 2, "there is no lab nowhere"),
         (["status", "--name", "nowhere"], 2, "there is no lab nowhere"),
-        (["kubelet", "--kubeconfig", "/nonexistent"], 2, "/nonexistent"),
+        (["kubelet", "--kubeconfig", "/nonexistent", "--node-ip", "127.0.0.1"], 2, "/nonexistent"),
+        (["kubelet"], 2, "Missing option"),
     ],
 )
 def test_wrong_use_is_one_clear_line(arguments, status, said):

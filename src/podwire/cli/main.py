@@ -8,13 +8,13 @@ of podwire's and shows its traceback.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
-from typing import TYPE_CHECKING
+
+import typer
+from typer.exceptions import TyperException
 
 from podwire.errors import PodwireError
-
-if TYPE_CHECKING:
-    import typer
 
 #: Subcommand → the module of podwire.cli that registers it.
 COMMANDS = {
@@ -31,14 +31,12 @@ COMMANDS = {
     "cni": "cni",
 }
 
-#: Commands whose module has a `main` that reads the command line itself: they do without typer, which is 7 MiB.
+#: Commands whose module has a `main` that reads the command line itself: flannel's flags are Go's (-iface=eth0).
 RAW = frozenset({"flanneld"})
 
 
 def _version(asked: bool) -> None:
     if asked:
-        import typer
-
         from podwire import __version__
 
         typer.echo(f"podwire {__version__}")
@@ -47,8 +45,6 @@ def _version(asked: bool) -> None:
 
 def build(modules: list[str]) -> typer.Typer:
     """The application with the commands of these modules."""
-    import typer
-
     app = typer.Typer(
         name="podwire",
         help="Kubernetes pod and service networking: run its parts, or a whole cluster network on this machine.",
@@ -74,14 +70,35 @@ def main() -> None:
     asked = next((argument for argument in sys.argv[1:] if not argument.startswith("-")), "")
     modules = [COMMANDS[asked]] if asked in COMMANDS else list(dict.fromkeys(COMMANDS.values()))
     try:
-        if asked in RAW and sys.argv[1] == asked:
-            sys.exit(importlib.import_module(f"podwire.cli.{COMMANDS[asked]}").main(sys.argv[2:]))
-        build(modules)()
+        # standalone_mode would print usage errors in three lines; here every error is one.
+        status = _raw(asked) if asked in RAW else build(modules)(prog_name="podwire", standalone_mode=False)
     except PodwireError as error:
         print(f"podwire: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
-    except KeyboardInterrupt:
+    except TyperException as error:
+        sys.exit(_wrong_use(error))
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except BrokenPipeError:
-        # The reader (head, less) has gone; nobody is left to tell.
+        # The reader (head, less) has gone; nobody is left to tell, and nothing more may be flushed to it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _raw(command: str) -> int:
+    module = importlib.import_module(f"podwire.cli.{COMMANDS[command]}")
+    status: int = module.main(sys.argv[sys.argv.index(command) + 1 :])
+    return status
+
+
+def _wrong_use(error: TyperException) -> int:
+    """Say what is wrong with the command line in one line; help instead where a command was named without anything."""
+    context = getattr(error, "ctx", None)
+    if context is not None and type(error).__name__ == "NoArgsIsHelpError":
+        print(context.get_help(), file=sys.stderr)
+    else:
+        path = context.command_path if context is not None else "podwire"
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        print(f"podwire: {message} ({path} --help tells more)".replace("\n", " "), file=sys.stderr)
+    return int(getattr(error, "exit_code", 2))
