@@ -225,7 +225,7 @@ def _load(request: Request, read: Callable[[], bytes]) -> None:
         raise CniError(versions.IO_FAILURE, f"error reading from stdin: {os_error(error, 'read')}") from error
     try:
         request.conf = decode(request.stdin)
-        fields = Fields(request.conf, "NetConf")
+        fields = Fields(request.conf, "")
         name = fields.text("name")
     except TextError as error:
         raise CniError(versions.DECODING_FAILURE, f"error unmarshall network config: {error}") from None

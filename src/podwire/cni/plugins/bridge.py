@@ -24,6 +24,7 @@ from podwire.cni.skel import Plugin, Request, show
 from podwire.cni.skel import main as skel_main
 from podwire.cni.spec.result import Address, Interface, Result, Route
 from podwire.cni.spec.text import quoted
+from podwire.cni.spec.versions import INTERNAL
 from podwire.errors import AlreadyExists, CniError, KernelError, NotFound
 from podwire.kernel import owner, sysctl
 from podwire.kernel.namespaces import entered
@@ -77,16 +78,16 @@ def add(request: Request) -> str:
     with Rtnl() as host:
         try:
             result = _attach(request, conf, host, undo)
-            if conf.dns:
-                result.dns = conf.dns
-            return show(result, request.version)
         except BaseException as error:
-            # A result that an old version cannot say is an error too, but of the telling: the reference plugin leaves the
-            # attachment in place for its DEL, and runtimes rely on DEL after a failed ADD.
             undo.run()
             if isinstance(error, KernelError):
-                raise CniError(999, iface.said(error), str(error)) from error
+                raise CniError(INTERNAL, iface.said(error), str(error)) from error
             raise
+    if conf.dns:
+        result.dns = conf.dns
+    # A result that the version cannot say is an error of the telling only: as with the reference plugin the attachment stays
+    # until its DEL, with which every failed ADD is followed.
+    return show(result, request.version)
 
 
 def _attach(request: Request, conf: Conf, host: Rtnl, undo: _Undo) -> Result:
@@ -267,8 +268,8 @@ def _ensure_address(host: Rtnl, bridge: Link, wanted: Address, *, force: bool) -
         pass  # another ADD was quicker
     except KernelError as error:
         raise ValueError(f"could not add IP address {prefix} to {quoted(bridge.name)}: {iface.said(error)}") from error
-    # Needed for a bridge that somebody else made: setting its MAC, even to what it is, pins it.
-    host.set_link(bridge.index, mac=bridge.mac)
+    # Needed for a bridge that somebody else made: setting its MAC, even to what it is, pins it. (One without ports had none.)
+    host.set_link(bridge.index, mac=bridge.mac if bridge.mac.strip("0:") else host.link(index=bridge.index).mac)
 
 
 def _enable_forwarding(bits: int) -> None:

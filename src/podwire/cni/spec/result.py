@@ -148,7 +148,7 @@ class Result:
             if routes:
                 block["routes"] = routes
             written[key] = block
-        if len(written) == 1:
+        if len(written) == 1 and self.version not in _02X:
             raise ValueError("cannot convert: no valid IP addresses")
         written["dns"] = self.dns
         return written
