@@ -10,7 +10,7 @@ import time
 import host
 import pytest
 import steps
-from conftest import Lab, podwire
+from labs import Lab, podwire
 from walk import Walk
 
 from podwire.testing.netns import require
