@@ -65,6 +65,8 @@ def run(options: Options, stop: threading.Event, environ: Mapping[str, str] | No
         leases = KubeLeases(client, node_name(client, environ), stop)
         with Rtnl() as rtnl:
             way = underlay.choose(underlay.look(rtnl, options.iface_can_reach), options, config.families(), {})
+            if config.backend == "host-gw":
+                hostgw.check(way)
             kv(
                 log,
                 logging.INFO,
