@@ -253,8 +253,15 @@ def _new_size(view: View, current: int) -> int:
 
 
 def _shrink_old(view: View) -> Iterable[Scale]:
-    """Which old ReplicaSets can lose pods now: unhealthy ones first, then whatever availability permits, oldest first."""
+    """Which old ReplicaSets can lose pods now: unhealthy ones first, then whatever availability permits, oldest first.
+
+    A ReplicaSet that was scaled down and up again before its controller looked may still report pods that are gone; counting
+    on them would take the last ones away. So nothing is taken before every status is of the present size (here the
+    real controller is less careful).
+    """
     assert view.new is not None
+    if not all(_observed(rs) for rs in view.all):
+        return []
     _, max_unavailable = surge_and_unavailable(view.deployment)
     least = view.deployment.spec.replicas - max_unavailable
     total = sum(rs.spec.replicas for rs in view.all)
