@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 
 from podwire.kubeproxy import config as configuration
+from podwire.kubeproxy.changes import Batch
 from podwire.kubeproxy.dry_run import Objects
 from podwire.kubeproxy.iptables import SHARED_CHAINS
 from podwire.kubeproxy.settings import resolve
@@ -36,6 +37,16 @@ def objects(state):
         found.add(value)
     assert not found.skipped
     return found
+
+
+def change(before, after):
+    """The batch that turns the objects of one state into those of the next."""
+    batch = Batch()
+    for kind in ("services", "slices"):
+        old, new = getattr(before.batch, kind), getattr(after.batch, kind)
+        changes = dict.fromkeys(old.keys() - new.keys()) | {key: new[key] for key in new if new[key] != old.get(key)}
+        getattr(batch, kind).update(changes)
+    return batch
 
 
 def config(case):

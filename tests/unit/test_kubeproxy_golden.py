@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kubeproxy_golden import cases, config, differences, interface_ips, objects, rules, settings, with_rules
+from kubeproxy_golden import cases, change, config, differences, interface_ips, objects, rules, settings, with_rules
 from podwire.kubeproxy import dry_run
-from podwire.kubeproxy.changes import Batch
 from podwire.kubeproxy.family import IPV4, IPV6
 from podwire.kubeproxy.iptables_sync import IptablesSync
 from podwire.kubeproxy.state import State
@@ -16,16 +15,6 @@ from podwire.testing.iptables import FakeIptables
 pytestmark = pytest.mark.unit
 
 FAMILIES = {"iptables": IPV4, "ip6tables": IPV6}
-
-
-def change(before, after):
-    """The batch that turns the objects of one state into those of the next."""
-    batch = Batch()
-    for kind in ("services", "slices"):
-        old, new = getattr(before.batch, kind), getattr(after.batch, kind)
-        changes = dict.fromkeys(old.keys() - new.keys()) | {key: new[key] for key in new if new[key] != old.get(key)}
-        getattr(batch, kind).update(changes)
-    return batch
 
 
 @pytest.mark.parametrize("dump", FAMILIES)
