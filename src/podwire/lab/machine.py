@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +118,8 @@ def podwire(*arguments: str) -> list[str]:
 def environment(topology: Topology, machine: str, component: str) -> dict[str, str]:
     """The marks, and what a program needs of an environment."""
     return {
-        "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        # The last one has `podwire` itself: what works on the host works on a node.
+        "PATH": f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{os.path.dirname(sys.executable)}",
         "HOME": "/root",
         "LANG": "C.UTF-8",
         # A daemon's threads would each get a malloc arena of their own otherwise; they do not contend.
