@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from podwire.apiserver.selectors import Selector
     from podwire.apiserver.store import Change, Reader, Snapshot
 
-QUEUE = 8192
-"""Events that may wait for one watcher before it is cut off."""
+QUEUE_EVENTS = 8192
+QUEUE_BYTES = 8 * 1024 * 1024
+"""What may wait for one watcher before it is cut off."""
 BOOKMARK_SECONDS = 60.0
 CHUNK = 64 * 1024
 """Events that wait are sent together, up to about so many bytes at once."""
@@ -87,7 +88,7 @@ class Hub:
 class Watcher:
     """The queue of one watch. Changes up to `start` are part of what it began with."""
 
-    def __init__(self, selector: Selector, namespace: str, start: int, size: int = QUEUE) -> None:
+    def __init__(self, selector: Selector, namespace: str, start: int) -> None:
         self.selector = selector
         self.namespace = namespace
         self.start = start
@@ -95,7 +96,7 @@ class Watcher:
         self.wake = asyncio.Event()
         self.cut_off = False
         self.closed = False
-        self._size = size
+        self._bytes = 0
 
     def offer(self, change: Change) -> None:
         """Queue a change if it is wanted. Never blocks; a full queue ends the watch."""
@@ -104,12 +105,18 @@ class Watcher:
         event = select(change, self.selector, self.namespace)
         if event is None:
             return
-        if len(self.queue) >= self._size:
+        self.queue.append(event)
+        self._bytes += len(event.raw)
+        if len(self.queue) > QUEUE_EVENTS or self._bytes > QUEUE_BYTES:
             self.cut_off = True
             self.queue.clear()
-        else:
-            self.queue.append(event)
         self.wake.set()
+
+    def take(self) -> Event:
+        """The next event; the queue is not empty."""
+        event = self.queue.popleft()
+        self._bytes -= len(event.raw)
+        return event
 
     def close(self) -> None:
         """End after what is queued."""
@@ -211,7 +218,7 @@ class Stream:
 
     def _drain(self, watcher: Watcher) -> Iterable[Event]:
         while watcher.queue:
-            yield watcher.queue.popleft()
+            yield watcher.take()
 
     async def _send_all(self, events: Iterable[Event]) -> None:
         waiting: list[bytes] = []
