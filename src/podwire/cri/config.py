@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import glob
 import os
-import tomllib
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +89,8 @@ def _documents(path: str, seen: set[str]) -> list[dict[str, Any]]:
     if real in seen:
         return []
     seen.add(real)
+    import tomllib  # only when there is such a file
+
     try:
         with open(path, "rb") as file:
             document = tomllib.load(file)

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import secrets
 import socket
 import stat
 import threading
@@ -105,7 +104,7 @@ def _serve(options: Options, settings: config.CniSettings, path: str, stop: thre
 
 def _new_id() -> str:
     """64 hexadecimal digits, as every CRI runtime makes them."""
-    return secrets.token_hex(32)
+    return os.urandom(32).hex()
 
 
 def socket_path(listen: str) -> str:

@@ -84,7 +84,7 @@ class ConfDir:
         return sorted((name, s.st_ino, s.st_size, s.st_mtime_ns) for name, s in found)
 
     def _load(self) -> None:
-        before = [network.source for network in self._networks]
+        before, problem = [network.source for network in self._networks], self._problem
         try:
             files = conf.files(self.folder)
             self._networks = [conf.read(path) for path in files[: self._limit or None]]
@@ -98,7 +98,8 @@ class ConfDir:
             self._networks, self._problem = [], f"cni config load failed: {error}: failed to load cni config"
         names = ",".join(f"{network.name}:{'+'.join(network.types)}" for network in self._networks)
         if self._problem:
-            log.warning(self._problem)
+            if self._problem != problem:
+                log.warning(self._problem)
         elif before != [network.source for network in self._networks]:
             log.info("network ready", extra={"kv": {"file": self._networks[0].source, "networks": names}})
 

@@ -51,6 +51,7 @@ def main(path: str) -> None:
     """Run the container that the file `path` describes (see `launch.Spec`)."""
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+    os.closerange(STATUS_FD + 1, 1 << 16)  # what the server itself may have inherited is none of our business
     os.set_inheritable(PID_FD, False)
     os.set_inheritable(STATUS_FD, False)
     try:
