@@ -113,6 +113,23 @@ def test_dual_stack_pods_reach_each_other_in_both_families(tmp_path):
         lab.close()
 
 
+def test_ipv6_alone_needs_nothing_of_ipv4(tmp_path):
+    require("root", "vxlan", "veth", "bridge-device", "ipv6")
+    lab = Lab(str(tmp_path), 2, dual=True)
+    try:
+        lab.agents({**DUAL, "EnableIPv4": False})
+        one, two = lab.nodes
+        assert reaches(one.pod, two.pod_ip6)
+        assert "flannel.1" not in one.run("ip -o link")
+        assert one.subnet_env() == (
+            "FLANNEL_IPV6_NETWORK=fd00:10:244::/56\nFLANNEL_IPV6_SUBNET=fd00:10:244::1/64\n"
+            "FLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n"
+        )
+        assert f"{PREFIX}/public-ip" not in lab.cluster.nodes["n1"].annotations
+    finally:
+        lab.close()
+
+
 DAMAGE = [
     "ip route del 10.244.1.0/24",
     "ip route replace 10.244.1.0/24 via 192.168.50.99",
