@@ -34,7 +34,7 @@ SPEC = {
     "podwire.cni.spec", "podwire.cni.spec.result", "podwire.cni.spec.text", "podwire.cni.spec.versions",
 }  # fmt: skip
 KERNEL = {
-    "podwire.kernel", "podwire.kernel.channel", "podwire.kernel.ifaddrs", "podwire.kernel.links",
+    "podwire.kernel", "podwire.kernel.bridges", "podwire.kernel.channel", "podwire.kernel.ifaddrs", "podwire.kernel.links",
     "podwire.kernel.routes", "podwire.kernel.rtnl", "podwire.kernel.wire",
 }  # fmt: skip
 OWN = {
@@ -43,7 +43,7 @@ OWN = {
     | KERNEL
     | {
         "podwire.cni.delegate", "podwire.cni.plugins.bridge", "podwire.cni.plugins.bridge_conf",
-        "podwire.cni.plugins.iface", "podwire.cni.plugins.sandbox", "podwire.kernel.namespaces",
+        "podwire.cni.plugins.bridge_ports", "podwire.cni.plugins.iface", "podwire.cni.plugins.sandbox", "podwire.kernel.namespaces",
         "podwire.kernel.owner", "podwire.kernel.sysctl",
     },
     "host-local": SPEC

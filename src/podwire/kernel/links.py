@@ -3,8 +3,7 @@
 A `Link` is what the kernel answers; the functions that return bytes are the bodies of requests. The device kinds are
 those podwire makes: veth, bridge, vxlan, dummy. Of a vxlan device everything is kept that decides whether an existing one is
 the one we want (flannel deletes and makes it again when it is not): VNI, local address, underlying device, port, learning, GBP.
-Bridge port settings (hairpin, isolation, …) live in IFLA_LINKINFO's *slave* data when read and in IFLA_PROTINFO of an AF_BRIDGE
-message when set.
+What belongs to bridges and their ports is in bridges.py.
 """
 
 from __future__ import annotations
@@ -27,6 +26,10 @@ from podwire.kernel.wire import (
     u32,
     unpack,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from podwire.kernel.bridges import Port
 
 RTM_NEWLINK = 16
 RTM_DELLINK = 17
@@ -72,15 +75,6 @@ ADDR_GEN_MODE_NONE = 1
 
 VETH_INFO_PEER = 1
 
-IFLA_BR_VLAN_FILTERING = 7
-IFLA_BR_VLAN_DEFAULT_PVID = 39
-
-IFLA_BRPORT_STATE = 1
-IFLA_BRPORT_MODE = 4  # hairpin
-IFLA_BRPORT_LEARNING = 8
-IFLA_BRPORT_UNICAST_FLOOD = 9
-IFLA_BRPORT_ISOLATED = 33
-
 IFLA_VXLAN_ID = 1
 IFLA_VXLAN_GROUP = 2
 IFLA_VXLAN_LINK = 3
@@ -94,23 +88,7 @@ IFLA_VXLAN_GBP = 23
 
 OPERSTATES = ("unknown", "notpresent", "down", "lowerlayerdown", "testing", "dormant", "up")
 
-_IFINFO = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change
-
-
-class Port:
-    """How a device behaves as a port of a bridge."""
-
-    __slots__ = ("flood", "hairpin", "isolated", "learning", "state")
-
-    def __init__(self, hairpin: bool, learning: bool, isolated: bool, flood: bool, state: int) -> None:
-        self.hairpin = hairpin
-        self.learning = learning
-        self.isolated = isolated
-        self.flood = flood
-        self.state = state  # BR_STATE_*: 0 disabled, 3 forwarding
-
-    def __repr__(self) -> str:
-        return f"Port(hairpin={self.hairpin}, learning={self.learning}, isolated={self.isolated}, state={self.state})"
+IFINFO = struct.Struct("=BxHiII")  # struct ifinfomsg: family, type, index, flags, change
 
 
 class Vxlan:
@@ -151,6 +129,8 @@ class Link:
     """A network device. `kind` is '' for physical devices and loopback; `link` the index of the device below or the peer."""
 
     __slots__ = (
+        "_data",
+        "_port",
         "alias",
         "flags",
         "group",
@@ -163,10 +143,8 @@ class Link:
         "mtu",
         "name",
         "operstate",
-        "port",
         "promiscuity",
         "txqlen",
-        "vlan_filtering",
         "vxlan",
     )
 
@@ -188,13 +166,10 @@ class Link:
         self.promiscuity = get_u32(found, IFLA_PROMISCUITY)
         state = get_u32(found, IFLA_OPERSTATE)
         self.operstate = OPERSTATES[state] if state < len(OPERSTATES) else str(state)
-        self.vlan_filtering = self.kind == "bridge" and get_u32(data, IFLA_BR_VLAN_FILTERING) != 0
         self.vxlan = _vxlan(data) if self.kind == "vxlan" else None
-        self.port = (
-            _port(attributes(info.get(IFLA_INFO_SLAVE_DATA, b"")))
-            if get_string(info, IFLA_INFO_SLAVE_KIND) == "bridge"
-            else None
-        )
+        self._data = data
+        is_port = get_string(info, IFLA_INFO_SLAVE_KIND) == "bridge"
+        self._port = info.get(IFLA_INFO_SLAVE_DATA, b"") if is_port else None
 
     @property
     def up(self) -> bool:
@@ -205,6 +180,20 @@ class Link:
     def loopback(self) -> bool:
         """Whether it is a loopback device."""
         return bool(self.flags & IFF_LOOPBACK)
+
+    @property
+    def port(self) -> Port | None:
+        """How it behaves as a port of a bridge; None for what is none."""
+        from podwire.kernel import bridges
+
+        return None if self._port is None else bridges.decode_port(self._port)
+
+    @property
+    def vlan_filtering(self) -> bool:
+        """Whether it is a bridge that keeps VLANs apart."""
+        from podwire.kernel import bridges
+
+        return self.kind == "bridge" and bridges.filters_vlans(self._data)
 
     @property
     def promisc(self) -> bool:
@@ -230,18 +219,8 @@ def mac_bytes(text: str) -> bytes:
 
 def decode(body: bytes) -> Link:
     """The link of an RTM_NEWLINK message."""
-    _, _, index, flags, _ = unpack(_IFINFO, body)
-    return Link(index, flags, attributes(body, _IFINFO.size))
-
-
-def _port(data: dict[int, bytes]) -> Port:
-    return Port(
-        hairpin=get_u32(data, IFLA_BRPORT_MODE) != 0,
-        learning=get_u32(data, IFLA_BRPORT_LEARNING) != 0,
-        isolated=get_u32(data, IFLA_BRPORT_ISOLATED) != 0,
-        flood=get_u32(data, IFLA_BRPORT_UNICAST_FLOOD) != 0,
-        state=get_u32(data, IFLA_BRPORT_STATE),
-    )
+    _, _, index, flags, _ = unpack(IFINFO, body)
+    return Link(index, flags, attributes(body, IFINFO.size))
 
 
 def _vxlan(data: dict[int, bytes]) -> Vxlan:
@@ -268,12 +247,12 @@ def _vxlan(data: dict[int, bytes]) -> Vxlan:
 def query(*, index: int = 0, name: str = "") -> bytes:
     """RTM_GETLINK for one device, by index or by name."""
     mask = u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS)
-    return _IFINFO.pack(0, 0, index, 0, 0) + mask + (string(IFLA_IFNAME, name) if name else b"")
+    return IFINFO.pack(0, 0, index, 0, 0) + mask + (string(IFLA_IFNAME, name) if name else b"")
 
 
 def dump(*, master: int = 0, kind: str = "") -> bytes:
     """RTM_GETLINK for all devices, or (the kernel filters) those of a bridge or of a kind."""
-    body = _IFINFO.pack(0, 0, 0, 0, 0) + u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS)
+    body = IFINFO.pack(0, 0, 0, 0, 0) + u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS)
     if master:
         body += u32(IFLA_MASTER, master)
     if kind:
@@ -283,7 +262,7 @@ def dump(*, master: int = 0, kind: str = "") -> bytes:
 
 def delete(index: int) -> bytes:
     """RTM_DELLINK."""
-    return _IFINFO.pack(0, 0, index, 0, 0)
+    return IFINFO.pack(0, 0, index, 0, 0)
 
 
 def create(name: str, kind: str, data: bytes = b"", *, settings: bytes = b"", up: bool = False) -> bytes:
@@ -292,7 +271,7 @@ def create(name: str, kind: str, data: bytes = b"", *, settings: bytes = b"", up
     if data:
         info += nested(IFLA_INFO_DATA, data)
     flags = IFF_UP if up else 0
-    return _IFINFO.pack(0, 0, 0, flags, flags) + string(IFLA_IFNAME, name) + settings + nested(IFLA_LINKINFO, info)
+    return IFINFO.pack(0, 0, 0, flags, flags) + string(IFLA_IFNAME, name) + settings + nested(IFLA_LINKINFO, info)
 
 
 def change(index: int, *, settings: bytes = b"", up: bool | None = None, promisc: bool | None = None) -> bytes:
@@ -302,7 +281,7 @@ def change(index: int, *, settings: bytes = b"", up: bool | None = None, promisc
         if wanted is not None:
             mask |= bit
             flags |= bit if wanted else 0
-    return _IFINFO.pack(0, 0, index, flags, mask) + settings
+    return IFINFO.pack(0, 0, index, flags, mask) + settings
 
 
 def settings(
@@ -343,7 +322,7 @@ def settings(
 def veth_peer(name: str, peer_settings: bytes, *, up: bool = False) -> bytes:
     """IFLA_INFO_DATA of a veth: the other end, which may be born in another namespace (netns_fd in its settings)."""
     flags = IFF_UP if up else 0
-    body = _IFINFO.pack(0, 0, 0, flags, flags) + string(IFLA_IFNAME, name) + peer_settings
+    body = IFINFO.pack(0, 0, 0, flags, flags) + string(IFLA_IFNAME, name) + peer_settings
     return nested(VETH_INFO_PEER, body)
 
 
@@ -365,28 +344,3 @@ def vxlan_data(wanted: Vxlan) -> bytes:
     if wanted.gbp:
         parts.append(attribute(IFLA_VXLAN_GBP, b""))
     return b"".join(parts)
-
-
-def bridge_change(index: int, *, vlan_filtering: bool) -> bytes:
-    """RTM_NEWLINK with a bridge's own settings."""
-    data = nested(IFLA_INFO_DATA, u8(IFLA_BR_VLAN_FILTERING, int(vlan_filtering)))
-    return _IFINFO.pack(0, 0, index, 0, 0) + nested(IFLA_LINKINFO, string(IFLA_INFO_KIND, "bridge"), data)
-
-
-def port_change(
-    index: int,
-    *,
-    hairpin: bool | None = None,
-    learning: bool | None = None,
-    isolated: bool | None = None,
-    flood: bool | None = None,
-) -> bytes:
-    """RTM_SETLINK of a bridge port."""
-    choices = (
-        (IFLA_BRPORT_MODE, hairpin),
-        (IFLA_BRPORT_LEARNING, learning),
-        (IFLA_BRPORT_ISOLATED, isolated),
-        (IFLA_BRPORT_UNICAST_FLOOD, flood),
-    )
-    chosen = [u8(kind, int(value)) for kind, value in choices if value is not None]
-    return _IFINFO.pack(AF_BRIDGE, 0, index, 0, 0) + nested(IFLA_PROTINFO, *chosen)

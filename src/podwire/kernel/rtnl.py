@@ -9,7 +9,8 @@
 
 What is read are values (links.Link, ifaddrs.Address, routes.Route, neighbours.Neighbour); what is written is given in
 keywords. The nouns' own modules know the bytes, channel.py knows the socket. Every kernel filter of a dump is applied again here
-(old kernels ignore it). The module for neighbours is imported when first used: no plugin needs it.
+(old kernels ignore it). The module for neighbours is imported when first used: no plugin needs it. The file is long because it is
+flat: one short method a question, grouped by noun.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from _socket import AF_INET, AF_INET6
 
 from podwire.addresses import Prefix
 from podwire.errors import NotFound
-from podwire.kernel import ifaddrs, links, routes
+from podwire.kernel import bridges, ifaddrs, links, routes
 from podwire.kernel.channel import NETLINK_ROUTE, Channel
 from podwire.kernel.routes import RT_TABLE_MAIN, RTN_UNICAST, RTPROT_BOOT
 from podwire.kernel.wire import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE
@@ -106,10 +107,12 @@ class Rtnl(Channel):
         mac: str = "",
         alias: str | None = None,
         txqlen: int | None = None,
+        vlan_filtering: bool = False,
         up: bool = False,
     ) -> None:
         """A bridge; without a MAC the kernel makes one up and follows its lowest port until one is set."""
-        self._create(name, "bridge", b"", links.settings(mtu=mtu, mac=mac, txqlen=txqlen), up, alias)
+        data = bridges.bridge_data(vlan_filtering=True) if vlan_filtering else b""
+        self._create(name, "bridge", data, links.settings(mtu=mtu, mac=mac, txqlen=txqlen), up, alias)
 
     def create_dummy(
         self, name: str, *, mtu: int = 0, mac: str = "", alias: str | None = None, up: bool = False
@@ -174,7 +177,7 @@ class Rtnl(Channel):
 
     def set_bridge(self, index: int, *, vlan_filtering: bool) -> None:
         """Switch a bridge's VLAN filtering. Raises KernelError (EOPNOTSUPP) where the kernel is built without it."""
-        body = links.bridge_change(index, vlan_filtering=vlan_filtering)
+        body = bridges.bridge_change(index, vlan_filtering=vlan_filtering)
         self.request(links.RTM_NEWLINK, body, doing="changing the bridge", target=f"index {index}")
 
     def set_port(
@@ -187,8 +190,23 @@ class Rtnl(Channel):
         flood: bool | None = None,
     ) -> None:
         """Change how a device behaves as a port of its bridge."""
-        body = links.port_change(index, hairpin=hairpin, learning=learning, isolated=isolated, flood=flood)
+        body = bridges.port_change(index, hairpin=hairpin, learning=learning, isolated=isolated, flood=flood)
         self.request(links.RTM_SETLINK, body, doing="changing the bridge port", target=f"index {index}")
+
+    def vlans(self, index: int) -> list[int]:
+        """The VLAN IDs of a bridge port."""
+        bodies = self.dump(links.RTM_GETLINK, bridges.vlan_dump(), doing="listing VLANs")
+        return [vid for port, vids in map(bridges.decode_vlans, bodies) if port == index for vid in vids]
+
+    def add_vlan(self, index: int, vid: int, *, pvid: bool = False, untagged: bool = False) -> None:
+        """Let a bridge port carry a VLAN; `pvid`: untagged frames that come in are its, `untagged`: it goes out without tag."""
+        body = bridges.vlan_change(index, vid, pvid=pvid, untagged=untagged)
+        self.request(links.RTM_SETLINK, body, doing="adding the VLAN", target=f"{vid} to index {index}")
+
+    def delete_vlan(self, index: int, vid: int) -> None:
+        """Take a VLAN from a bridge port."""
+        body = bridges.vlan_change(index, vid)
+        self.request(links.RTM_DELLINK, body, doing="deleting the VLAN", target=f"{vid} of index {index}")
 
     def delete_link(self, index: int) -> None:
         """Delete a device (a veth takes its peer along). Raises NotFound."""

@@ -13,20 +13,19 @@ takes back what it did itself, in the opposite order; the bridge stays, others m
 from __future__ import annotations
 
 import os
-import time
 
 from podwire.addresses import Ip, Prefix
 from podwire.cni.delegate import Delegate
+from podwire.cni.plugins import bridge_ports as ports
 from podwire.cni.plugins import iface
 from podwire.cni.plugins.bridge_conf import Conf
 from podwire.cni.plugins.sandbox import Vanished, open_sandbox
 from podwire.cni.skel import Plugin, Request, show
 from podwire.cni.skel import main as skel_main
-from podwire.cni.spec.result import Address, Interface, Result, Route
+from podwire.cni.spec.result import Interface, Result, Route
 from podwire.cni.spec.text import quoted
 from podwire.cni.spec.versions import INTERNAL
-from podwire.errors import AlreadyExists, CniError, KernelError, NotFound
-from podwire.kernel import owner, sysctl
+from podwire.errors import CniError, KernelError, NotFound, PodwireError
 from podwire.kernel.namespaces import entered
 from podwire.kernel.rtnl import Rtnl
 
@@ -37,17 +36,7 @@ if TYPE_CHECKING:
 
     from podwire.kernel.links import Link
 
-_NAME_TRIES = 10
-_PORT_SECONDS = 2.55  # as long as the reference plugin waits in all
 _CONTAINER = 2  # index of the container's interface in the result
-
-
-def _setting(name: str, value: object) -> None:
-    """Write a sysctl that a kernel may lack."""
-    try:
-        sysctl.write(name, value)
-    except KernelError:
-        return
 
 
 class _Undo:
@@ -66,7 +55,7 @@ class _Undo:
         for step in reversed(self._steps):
             try:
                 step()
-            except (KernelError, CniError, ValueError) as error:
+            except (PodwireError, ValueError, OSError) as error:
                 self._note(f"bridge: taking back a failed ADD: {error}\n")
 
 
@@ -91,34 +80,52 @@ def add(request: Request) -> str:
 
 
 def _attach(request: Request, conf: Conf, host: Rtnl, undo: _Undo) -> Result:
-    bridge = _ensure_bridge(host, conf)
+    bridge = ports.ensure_bridge(host, conf)
+    sandbox = _open(request)
     try:
-        sandbox = open_sandbox(request.netns)
-    except CniError as error:
-        raise CniError(error.code, f"failed to open netns {quoted(request.netns)}: {error.msg}") from None
-    try:
-        result = Result()
-        port = _create_veth(request, conf, host, bridge, sandbox, undo)
-        with entered(sandbox):
-            container = Rtnl()
-        with container:
+        port = ports.create_veth(request, conf, host, bridge, sandbox)
+        undo.push(lambda: host.delete_link(port.index))
+        host.set_port(port.index, hairpin=conf.hairpin, isolated=conf.port_isolation)
+        if conf.vlan or conf.vlan_trunk:
+            from podwire.cni.plugins import bridge_vlan
+
+            bridge_vlan.set_vlans(host, port, conf.vlan, conf.vlan_trunk, preserve=conf.preserve_default_vlan)
+        with Rtnl(sandbox) as container:
             inside = container.link(request.ifname)
+            result = Result()
             result.interfaces = [
                 Interface(bridge.name, bridge.mac),
                 Interface(port.name, port.mac),
                 Interface(request.ifname, inside.mac, request.netns),
             ]
+            if conf.mac_spoof_check:
+                _check_spoofing(request, port.name, inside.mac, undo)
             if conf.ipam_type:
                 _configure(request, conf, host, bridge, container, sandbox, result, undo)
             elif not conf.disable_container_interface:
                 container.set_link(inside.index, up=True)
         if not conf.disable_container_interface:
-            port = _wait_for_port(host, port)
+            port = ports.wait_for_port(host, port)
         result.interfaces[1].mac = port.mac
-        result.interfaces[0].mac = _bridge_by_name(host, conf.bridge).mac
+        result.interfaces[0].mac = ports.bridge_by_name(host, conf.bridge).mac
         return result
     finally:
         os.close(sandbox)
+
+
+def _open(request: Request) -> int:
+    try:
+        return open_sandbox(request.netns)
+    except CniError as error:
+        raise CniError(error.code, f"failed to open netns {quoted(request.netns)}: {error.msg}") from None
+
+
+def _check_spoofing(request: Request, port: str, mac: str, undo: _Undo) -> None:
+    from podwire.cni.plugins import spoofcheck
+
+    rules = spoofcheck.Rules(request.container_id, request.ifname)
+    undo.push(rules.remove)
+    rules.install(port, mac)
 
 
 def _configure(
@@ -141,17 +148,11 @@ def _configure(
     gateways = plan_gateways(conf, result)
     with entered(sandbox):
         if conf.enable_dad:
-            _setting(f"net/ipv6/conf/{request.ifname}/enhanced_dad", 1)
-        _setting(f"net/ipv6/conf/{request.ifname}/accept_dad", int(conf.enable_dad))
-        _setting(f"net/ipv4/conf/{request.ifname}/arp_notify", 1)
+            ports.setting(f"net/ipv6/conf/{request.ifname}/enhanced_dad", 1)
+        ports.setting(f"net/ipv6/conf/{request.ifname}/accept_dad", int(conf.enable_dad))
+        ports.setting(f"net/ipv4/conf/{request.ifname}/arp_notify", 1)
         iface.configure(container, request.ifname, result)
-    for gateway in gateways:
-        try:
-            _ensure_address(host, bridge, gateway, force=conf.force_address)
-        except ValueError as error:
-            raise ValueError(f"failed to set bridge addr: {error}") from error
-    for bits in {gateway.address.ip.bits for gateway in gateways}:
-        _enable_forwarding(bits)
+    _serve_gateways(conf, host, bridge, result, gateways)
     if conf.ip_masq:
         from podwire.cni.plugins import masquerade
 
@@ -161,7 +162,27 @@ def _configure(
         masquerade.setup(owned, held, conf.ip_masq_backend)
 
 
-def plan_gateways(conf: Conf, result: Result) -> list[Address]:
+def _serve_gateways(conf: Conf, host: Rtnl, bridge: Link, result: Result, gateways: list[Prefix]) -> None:
+    """The gateways' addresses on the bridge, or on the bridge's interface in the VLAN; and forwarding."""
+    device, name = bridge, "bridge"
+    if conf.vlan and gateways:
+        from podwire.cni.plugins import bridge_vlan
+
+        try:
+            device, name = bridge_vlan.ensure_interface(host, bridge, conf), "vlan interface for bridge with"
+        except ValueError as error:
+            raise ValueError(f"failed to create vlan interface: {error}") from error
+        result.interfaces.append(Interface(device.name, device.mac))
+    for gateway in gateways:
+        try:
+            ports.ensure_address(host, device, gateway, force=conf.force_address)
+        except ValueError as error:
+            raise ValueError(f"failed to set {name} addr: {error}") from error
+    for bits in {gateway.ip.bits for gateway in gateways}:
+        ports.enable_forwarding(bits)
+
+
+def plan_gateways(conf: Conf, result: Result) -> list[Prefix]:
     """Fill in gateways, interfaces and default routes of a result; returns the addresses that the bridge must have."""
     wanted = []
     for ip in result.ips:
@@ -171,8 +192,8 @@ def plan_gateways(conf: Conf, result: Result) -> list[Address]:
         if conf.is_default_gateway and not _has_default(result.routes, ip.address.ip.bits):
             result.routes.append(Route(_everything(ip.address.ip), ip.gateway))
         if conf.is_gateway and ip.gateway is not None:
-            wanted.append(Address(Prefix(ip.gateway, ip.address.length)))
-    return sorted(wanted, key=lambda one: one.address.ip.bits)  # IPv4 first, else in IPAM's order
+            wanted.append(Prefix(ip.gateway, ip.address.length))
+    return sorted(wanted, key=lambda one: one.ip.bits)  # IPv4 first, else in IPAM's order
 
 
 def _everything(ip: Ip) -> Prefix:
@@ -183,125 +204,19 @@ def _has_default(found: list[Route], bits: int) -> bool:
     return any(r.gw is not None and r.dst.length == 0 and r.dst.ip.bits == bits and not r.dst.ip.value for r in found)
 
 
-def _ensure_bridge(host: Rtnl, conf: Conf) -> Link:
-    """The bridge, made if there is none, and up."""
-    try:
-        try:
-            host.create_bridge(conf.bridge, mtu=conf.mtu, mac=_new_mac(), up=True)
-        except AlreadyExists:
-            pass
-        except KernelError as error:
-            raise ValueError(f"could not add {quoted(conf.bridge)}: {iface.said(error)}") from error
-        bridge = _bridge_by_name(host, conf.bridge)
-        if conf.promisc and not bridge.promisc:
-            host.set_link(bridge.index, promisc=True)
-        _setting(f"net/ipv6/conf/{conf.bridge}/accept_ra", 0)
-        if not bridge.up:
-            host.set_link(bridge.index, up=True)
-    except ValueError as error:
-        raise ValueError(f"failed to create bridge {quoted(conf.bridge)}: {error}") from error
-    return bridge
-
-
-def _new_mac() -> str:
-    """A MAC of our own for a bridge: one that is set at birth stays.
-
-    Else it follows the lowest of the ports, which come and go, and the containers' ARP entries of their gateway go stale.
-    """
-    raw = bytearray(os.urandom(6))
-    raw[0] = raw[0] & 0xFC | 0x02  # locally administered, not multicast
-    return raw.hex(":")
-
-
-def _bridge_by_name(host: Rtnl, name: str) -> Link:
-    try:
-        bridge = host.link(name)
-    except NotFound:
-        raise ValueError(f"could not lookup {quoted(name)}: Link not found") from None
-    if bridge.kind != "bridge":
-        raise ValueError(f"{quoted(name)} already exists but is not a bridge")
-    return bridge
-
-
-def _create_veth(request: Request, conf: Conf, host: Rtnl, bridge: Link, sandbox: int, undo: _Undo) -> Link:
-    """The pair: the container's end is born in the container under its final name, so that DEL finds it from then on."""
-    mark = owner.alias("cni", conf.name, request.container_id, request.ifname)
-    for _ in range(_NAME_TRIES):
-        name = f"veth{os.urandom(4).hex()}"
-        try:
-            host.create_veth(
-                name, request.ifname, sandbox, mtu=conf.mtu, peer_mac=conf.mac, master=bridge.index, alias=mark, up=True
-            )
-            break
-        except AlreadyExists:
-            if host.find_link(name) is None:
-                raise ValueError(
-                    f"container veth name ({quoted(request.ifname)}) peer provided ({quoted(name)}) already exists"
-                ) from None
-        except KernelError as error:
-            raise ValueError(f"failed to make veth pair: {iface.said(error)}") from error
-        except ValueError as error:
-            raise ValueError(f"failed to make veth pair: {error}") from None
-    else:
-        raise ValueError("failed to find a unique veth name")
-    port = host.link(name)
-    undo.push(lambda: host.delete_link(port.index))
-    _setting(f"net/ipv6/conf/{name}/accept_ra", 0)
-    host.set_port(port.index, hairpin=conf.hairpin, isolated=conf.port_isolation)
-    return port
-
-
-def _ensure_address(host: Rtnl, bridge: Link, wanted: Address, *, force: bool) -> None:
-    """One gateway address on the bridge, unless it is there; another one in its place is an error, or makes way if `force`."""
-    prefix = wanted.address
-    for address in host.addresses(bridge.index, prefix.family):
-        if address.cidr == str(prefix):
-            return
-        other = Prefix.parse(address.cidr)
-        if prefix.ip.bits == 32 or other.contains(prefix.ip) or prefix.contains(other.ip):
-            if not force:
-                raise ValueError(f"{quoted(bridge.name)} already has an IP address different from {prefix}")
-            host.delete_address(bridge.index, address.cidr)
-    try:
-        host.add_address(bridge.index, str(prefix))
-    except AlreadyExists:
-        pass  # another ADD was quicker
-    except KernelError as error:
-        raise ValueError(f"could not add IP address {prefix} to {quoted(bridge.name)}: {iface.said(error)}") from error
-    # Needed for a bridge that somebody else made: setting its MAC, even to what it is, pins it. (One without ports had none.)
-    host.set_link(bridge.index, mac=bridge.mac if bridge.mac.strip("0:") else host.link(index=bridge.index).mac)
-
-
-def _enable_forwarding(bits: int) -> None:
-    name = "net/ipv4/ip_forward" if bits == 32 else "net/ipv6/conf/all/forwarding"
-    try:
-        sysctl.ensure(name, 1)
-    except KernelError as error:
-        raise ValueError(f"failed to enable forwarding: open /proc/sys/{name}: {iface.said(error)}") from error
-
-
-def _wait_for_port(host: Rtnl, port: Link) -> Link:
-    """Return when the host's end is operational: from then on the bridge forwards to it."""
-    deadline = time.monotonic() + _PORT_SECONDS
-    pause = 0.0005
-    while True:
-        found = host.find_link(port.name)
-        if found is None:
-            raise ValueError("Link not found")
-        if found.operstate == "up":
-            return found
-        if time.monotonic() > deadline:
-            raise ValueError(f"bridge port in error state: {found.operstate}")
-        time.sleep(pause)
-        pause = min(pause * 2, 0.05)
-
-
 def delete(request: Request) -> None:
     """Detach the container; what is gone already is no error."""
     conf = Conf(request.conf, request.args)
     held = _delete_link(request) if request.netns else []
     if conf.ipam_type:
         Delegate(conf.ipam_type, request).delete(request.stdin)
+    if conf.mac_spoof_check:
+        from podwire.cni.plugins import spoofcheck
+
+        try:
+            spoofcheck.Rules(request.container_id, request.ifname).remove()
+        except PodwireError as error:  # told only, as by the reference plugin: the container must go
+            request.note(f"bridge: {error}\n")
     if conf.ipam_type and conf.ip_masq:
         from podwire.cni.plugins import masquerade
 

@@ -1,0 +1,142 @@
+"""The bridge of the host and the pair of devices that joins a container to it: made, found, addressed, waited for."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from podwire.addresses import Prefix
+from podwire.cni.plugins import iface
+from podwire.cni.spec.text import quoted
+from podwire.errors import AlreadyExists, KernelError, NotFound
+from podwire.kernel import owner, sysctl
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from podwire.cni.plugins.bridge_conf import Conf
+    from podwire.cni.skel import Request
+    from podwire.kernel.links import Link
+    from podwire.kernel.rtnl import Rtnl
+
+_NAME_TRIES = 10
+_PORT_SECONDS = 2.55  # as long as the reference plugin waits in all
+
+
+def setting(name: str, value: object) -> None:
+    """Write a sysctl that a kernel may lack."""
+    try:
+        sysctl.write(name, value)
+    except KernelError:
+        return
+
+
+def ensure_bridge(host: Rtnl, conf: Conf) -> Link:
+    """The bridge, made if there is none, and up."""
+    try:
+        try:
+            filtering = bool(conf.vlan or conf.vlan_trunk)
+            host.create_bridge(conf.bridge, mtu=conf.mtu, mac=_new_mac(), vlan_filtering=filtering, up=True)
+        except AlreadyExists:
+            pass
+        except KernelError as error:
+            raise ValueError(f"could not add {quoted(conf.bridge)}: {iface.said(error)}") from error
+        bridge = bridge_by_name(host, conf.bridge)
+        if conf.promisc and not bridge.promisc:
+            host.set_link(bridge.index, promisc=True)
+        setting(f"net/ipv6/conf/{conf.bridge}/accept_ra", 0)
+        if not bridge.up:
+            host.set_link(bridge.index, up=True)
+    except ValueError as error:
+        raise ValueError(f"failed to create bridge {quoted(conf.bridge)}: {error}") from error
+    return bridge
+
+
+def _new_mac() -> str:
+    """A MAC of our own for a bridge: one that is set at birth stays.
+
+    Else it follows the lowest of the ports, which come and go, and the containers' ARP entries of their gateway go stale.
+    """
+    raw = bytearray(os.urandom(6))
+    raw[0] = raw[0] & 0xFC | 0x02  # locally administered, not multicast
+    return raw.hex(":")
+
+
+def bridge_by_name(host: Rtnl, name: str) -> Link:
+    """A device that must be a bridge. Raises ValueError."""
+    try:
+        bridge = host.link(name)
+    except NotFound:
+        raise ValueError(f"could not lookup {quoted(name)}: Link not found") from None
+    if bridge.kind != "bridge":
+        raise ValueError(f"{quoted(name)} already exists but is not a bridge")
+    return bridge
+
+
+def create_veth(request: Request, conf: Conf, host: Rtnl, bridge: Link, sandbox: int) -> Link:
+    """The pair: the container's end is born in the container under its final name, so that DEL finds it from then on."""
+    mark = owner.alias("cni", conf.name, request.container_id, request.ifname)
+    for _ in range(_NAME_TRIES):
+        name = f"veth{os.urandom(4).hex()}"
+        try:
+            host.create_veth(
+                name, request.ifname, sandbox, mtu=conf.mtu, peer_mac=conf.mac, master=bridge.index, alias=mark, up=True
+            )
+            break
+        except AlreadyExists:
+            if host.find_link(name) is None:
+                raise ValueError(
+                    f"container veth name ({quoted(request.ifname)}) peer provided ({quoted(name)}) already exists"
+                ) from None
+        except KernelError as error:
+            raise ValueError(f"failed to make veth pair: {iface.said(error)}") from error
+        except ValueError as error:
+            raise ValueError(f"failed to make veth pair: {error}") from None
+    else:
+        raise ValueError("failed to find a unique veth name")
+    setting(f"net/ipv6/conf/{name}/accept_ra", 0)
+    return host.link(name)
+
+
+def ensure_address(host: Rtnl, bridge: Link, prefix: Prefix, *, force: bool) -> None:
+    """One gateway address on the bridge, unless it is there; another one in its place is an error, or makes way if `force`."""
+    for address in host.addresses(bridge.index, prefix.family):
+        if address.cidr == str(prefix):
+            return
+        other = Prefix.parse(address.cidr)
+        if prefix.ip.bits == 32 or other.contains(prefix.ip) or prefix.contains(other.ip):
+            if not force:
+                raise ValueError(f"{quoted(bridge.name)} already has an IP address different from {prefix}")
+            host.delete_address(bridge.index, address.cidr)
+    try:
+        host.add_address(bridge.index, str(prefix))
+    except AlreadyExists:
+        pass  # another ADD was quicker
+    except KernelError as error:
+        raise ValueError(f"could not add IP address {prefix} to {quoted(bridge.name)}: {iface.said(error)}") from error
+    # Needed for a bridge that somebody else made: setting its MAC, even to what it is, pins it. (One without ports had none.)
+    host.set_link(bridge.index, mac=bridge.mac if bridge.mac.strip("0:") else host.link(index=bridge.index).mac)
+
+
+def enable_forwarding(bits: int) -> None:
+    """Let the host forward packets of a family."""
+    name = "net/ipv4/ip_forward" if bits == 32 else "net/ipv6/conf/all/forwarding"
+    try:
+        sysctl.ensure(name, 1)
+    except KernelError as error:
+        raise ValueError(f"failed to enable forwarding: open /proc/sys/{name}: {iface.said(error)}") from error
+
+
+def wait_for_port(host: Rtnl, port: Link) -> Link:
+    """Return when the host's end is operational: from then on the bridge forwards to it."""
+    deadline = time.monotonic() + _PORT_SECONDS
+    pause = 0.0005
+    while True:
+        found = host.find_link(port.name)
+        if found is None:
+            raise ValueError("Link not found")
+        if found.operstate == "up":
+            return found
+        if time.monotonic() > deadline:
+            raise ValueError(f"bridge port in error state: {found.operstate}")
+        time.sleep(pause)
+        pause = min(pause * 2, 0.05)
