@@ -104,6 +104,13 @@ def deploy(walk: Walk) -> None:
     for name in ("azure-vote-back", "azure-vote-front", "web"):
         walk.run(f"kubectl rollout status deployment {name} --timeout=30s", lines=1)
     walk.run("kubectl get pods,svc -o wide", lines=20)
+    for node, address in nodes(walk).items():
+        # The pods are Ready; that news goes on to the EndpointSlice and from there to every kube-proxy.
+        walk.wait(f"{node} has the rules for port {PORT}", lambda a=address: TITLE in _page(walk, a))
+
+
+def _page(walk: Walk, address: str) -> str:
+    return walk.value(f"curl -sS --max-time 2 http://{address}:{PORT}/", status=None)
 
 
 def how_a_pod_got_its_ip(walk: Walk) -> None:
