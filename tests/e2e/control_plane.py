@@ -18,11 +18,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from podwire.controllers import manager
-from podwire.errors import ApiConflict, ApiNotFound
+from podwire.errors import ApiConflict, ApiError, ApiNotFound
 from podwire.kube.client import Client
 from podwire.kube.kinds import LEASES, NODES, PODS
 from podwire.kube.reflector import Reflector
 from podwire.kube.times import rfc3339, rfc3339_micro
+from podwire.kube.workqueue import WorkQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,13 +93,26 @@ class Kubelets:
         self.silent: set[str] = set()  # nodes whose kubelet does nothing
         self.unready: set[str] = set()  # pods by name that run and are not ready
         self._used: dict[str, int] = {}
-        self._events = Reflector(client, PODS, stop=stop, on_change=self._changed)
+        self._queue: WorkQueue[str] = WorkQueue(longest_retry=0.5)
+        self._pods = Reflector(client, PODS, stop=stop, on_change=lambda key, _old, _new: self._queue.add(key))
         self._nodes = Reflector(client, NODES, stop=stop)
         self._nodes.start()
         self._nodes.synced.wait(10)
-        self._events.start()
+        self._pods.start()
+        threading.Thread(target=self._work, daemon=True).start()
+        threading.Thread(target=lambda: (stop.wait(), self._queue.shut_down()), daemon=True).start()
 
-    def _changed(self, _key: str, _old: Pod | None, pod: Pod | None) -> None:
+    def _work(self) -> None:
+        while (key := self._queue.get()) is not None:
+            try:
+                self._sync(self._pods.store.get(key))
+                self._queue.forget(key)
+            except ApiError:
+                self._queue.retry(key)
+            finally:
+                self._queue.done(key)
+
+    def _sync(self, pod: Pod | None) -> None:
         if pod is None or not pod.spec.node_name or pod.spec.node_name in self.silent:
             return
         with contextlib.suppress(ApiNotFound, ApiConflict):

@@ -469,6 +469,40 @@ def test_a_silent_kubelet_makes_the_node_unknown_and_its_pods_unready(plane: Con
     assert plane.client.get(NODES, "b").ready
 
 
+# Through failures
+
+
+def test_rollouts_end_right_though_the_api_and_the_manager_are_killed_again_and_again(plane: ControlPlane) -> None:
+    for name in ("a", "b", "c"):
+        plane.add_node(name)
+    stop = plane.start_manager("*,-route,-nodelifecycle")
+    plane.start_kubelets()
+    plane.client.create(SERVICES, service("web", {"app": "web"}))
+    plane.kubectl("create", "deployment", "web", "--image=web:0", "--replicas=12")
+    for number in range(1, 5):
+        plane.kubectl("set", "image", "deployment/web", f"web=web:{number}")
+        time.sleep(0.05 * number)
+        if number % 2:
+            plane.server.stop(kill=True)
+            plane.server.start()
+        else:
+            stop.set()
+            stop = plane.start_manager("*,-route,-nodelifecycle")
+    until(lambda: all_new(plane, "web:4", 12), 60, "the rollout")
+    assert "successfully rolled out" in plane.kubectl("rollout", "status", "deployment/web", "--timeout=20s")
+    expected = sorted(pod.addresses[0] for pod in pods(plane, app="web"))
+    until(lambda: sorted(e.addresses[0] for e in endpoints(plane, "web") if e.conditions.ready) == expected)
+    owners = {pod.metadata.controller.name for pod in pods(plane, app="web")}
+    assert len(owners) == 1
+    held = [cidr for cidr in cidrs(plane).values() if cidr]
+    assert len(set(held)) == 3
+
+
+def all_new(plane: ControlPlane, image: str, count: int) -> bool:
+    found = pods(plane, app="web")
+    return len(found) == count and all(pod.ready and pod.spec.containers[0].image == image for pod in found)
+
+
 # The process
 
 

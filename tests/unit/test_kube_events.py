@@ -43,13 +43,13 @@ class Events:
 
 
 @contextlib.contextmanager
-def recording(tmp_path: Any, events: Events, clock: Any = time.time) -> Iterator[EventRecorder]:
+def recording(tmp_path: Any, events: Any, clock: Any = time.time, sleep: Any = time.sleep) -> Iterator[EventRecorder]:
     server = Server(events)
     path = tmp_path / "kubeconfig"
     path.write_text(kubeconfig(server.url))
     client = Client.from_kubeconfig(str(path), environ={})
     try:
-        yield EventRecorder(client, "kubelet", "node-1", clock)
+        yield EventRecorder(client, "kubelet", "node-1", clock, sleep)
     finally:
         client.close()
         server.close()
@@ -120,15 +120,45 @@ def test_an_object_cannot_make_a_component_talk_without_end(tmp_path: Any) -> No
     assert len(events.kept) == BURST + 2
 
 
-def test_an_api_that_is_away_neither_blocks_nor_raises(tmp_path: Any) -> None:
+def test_an_api_that_is_away_neither_blocks_nor_raises_and_gets_the_event_when_it_is_back(tmp_path: Any) -> None:
     events = Events()
     events.down = True
     with recording(tmp_path, events) as recorder:
         start = time.monotonic()
-        recorder.event(POD, "Warning", "BackOff", "lost")
+        recorder.event(POD, "Warning", "BackOff", "late")
         assert time.monotonic() - start < 0.1
+        time.sleep(0.1)
+        events.down = False
         assert recorder.flush(5)
+    assert [made["message"] for made in events.kept.values()] == ["late"]
+
+
+def test_an_event_that_cannot_be_sent_for_long_is_dropped_and_the_next_is_not(tmp_path: Any) -> None:
+    events, slept = Events(), []
+    events.down = True
+    with recording(tmp_path, events, sleep=slept.append) as recorder:
+        recorder.event(POD, "Warning", "BackOff", "lost")
+        assert recorder.flush(5)
+        assert 10 < sum(slept) < 20
         events.down = False
         recorder.event(POD, "Warning", "BackOff", "kept")
         assert recorder.flush(5)
     assert [made["message"] for made in events.kept.values()] == ["kept"]
+
+
+def test_an_event_whose_answer_was_lost_is_not_made_twice(tmp_path: Any) -> None:
+    events, lost = Events(), []
+
+    def forgetful(request: Request) -> Any:
+        if request.method == "POST" and request.body["metadata"]["name"] in events.kept:
+            return failure(409, "AlreadyExists")
+        answer = events(request)
+        if not lost:
+            lost.append(request)
+            return failure(503, "ServiceUnavailable")
+        return answer
+
+    with recording(tmp_path, forgetful, sleep=lambda _: None) as recorder:
+        recorder.event(POD, "Warning", "BackOff", "once")
+        assert recorder.flush(5)
+    assert len(events.kept) == 1

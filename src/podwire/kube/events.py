@@ -5,7 +5,8 @@ The shape is client-go's: the name is `object.hexadecimal time`, an Event of an 
 makes a component talk without end is limited to 25 Events at once and one more every five minutes.
 
 Recording must never hold up or break the work it tells of: `event` only puts a line into a queue of limited length, one
-thread sends, what cannot be sent is dropped and logged.
+thread sends. While the API is away lines wait, each for at most a quarter of a minute; what cannot be sent is dropped and
+logged.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from podwire.errors import ApiNotFound, PodwireError
+from podwire.errors import ApiAlreadyExists, ApiNotFound, ApiUnavailable, PodwireError
 from podwire.kube.kinds import EVENTS
 from podwire.kube.meta import Object, ObjectReference, reference
 from podwire.kube.times import rfc3339
@@ -33,6 +34,7 @@ REMEMBERED = 1024
 BURST = 25
 SECONDS_PER_EVENT = 300.0
 IDLE_SECONDS = 10.0
+RETRIES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds between tries of one line
 
 
 class _Line(NamedTuple):
@@ -51,11 +53,19 @@ class _Sent(NamedTuple):
 class EventRecorder:
     """Sends Events as `component` on `host`; `event` may be called from every thread and never raises."""
 
-    def __init__(self, client: Client, component: str, host: str = "", clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        client: Client,
+        component: str,
+        host: str = "",
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self._client = client
         self._component = component
         self._host = host
         self._clock = clock
+        self._sleep = sleep
         self._changed = threading.Condition()
         self._lines: deque[_Line] = deque()
         self._running = False
@@ -96,15 +106,26 @@ class EventRecorder:
                 line = self._lines.popleft()
                 self._busy = True
             try:
-                self._send(line)
+                if self._allowed(line):
+                    self._insist(line)
             except PodwireError as error:
                 log.warning("event dropped", extra={"kv": {"reason": line.reason, "error": str(error)}})
             except Exception:  # an Event is never worth a component
                 log.exception("event dropped")
 
+    def _insist(self, line: _Line) -> None:
+        for delay in RETRIES:
+            try:
+                self._send(line)
+            except ApiAlreadyExists:  # an earlier try got through after all
+                return
+            except ApiUnavailable:
+                self._sleep(delay)
+            else:
+                return
+        self._send(line)
+
     def _send(self, line: _Line) -> None:
-        if not self._allowed(line):
-            return
         key = (line.target.kind, line.target.uid or line.target.name, line.type, line.reason, line.message)
         namespace = line.target.namespace or "default"
         sent = self._sent.get(key)
