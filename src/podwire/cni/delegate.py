@@ -18,7 +18,7 @@ import time
 from podwire.cni import skel
 from podwire.cni.spec import versions
 from podwire.cni.spec.text import Fields, TextError, decode, quoted
-from podwire.errors import CniError, KernelError
+from podwire.errors import CniError, KernelError, PodwireError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,9 +114,11 @@ def _execute(
             output = spawn.run([path], stdin, env, timeout)
             break
         except KernelError as error:
-            if error.errno != _ETXTBSY or not left:  # an installer is writing it this very moment
-                raise
-            time.sleep(1)
+            if error.errno != _ETXTBSY or not left:
+                raise CniError(versions.INTERNAL, str(error)) from error
+            time.sleep(1)  # an installer is writing it this very moment
+        except PodwireError as error:  # it did not end in time
+            raise CniError(versions.INTERNAL, str(error)) from error
     if output.status:
         how = f"exit status {output.status}" if output.status > 0 else f"signal: {_signal_name(-output.status)}"
         raise error_of(output.stdout, output.stderr, how)
