@@ -235,6 +235,14 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path) -> None:
     assert "expected a folder to write to" in refused("--data-dir", tmp_path / "file" / "data")
 
 
+def test_a_kubeconfig_that_cannot_be_written_is_one_line(tmp_path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    flags = ("--data-dir", tmp_path / "data", "--bind-address", "127.0.0.1", "--secure-port", port)
+    assert "--kubeconfig-out" in refused(*flags, "--kubeconfig-out", tmp_path / "nowhere" / "kubeconfig")
+
+
 def test_a_damaged_database_is_one_line_and_stays(process) -> None:
     process.start()
     process.stop()

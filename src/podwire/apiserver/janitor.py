@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from podwire.apiserver import deletion
-from podwire.apiserver.store import StoreError, decode
+from podwire.apiserver.store import decode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +35,8 @@ async def tidy(backend: Backend, event_ttl: int, ensure: Callable[[Work], None])
                 if resource.expires and event_ttl:
                     await backend.write(functools.partial(expire, resource=resource, seconds=event_ttl))
             await asyncio.wrap_future(backend.writer.compact(KEEP_SECONDS, KEEP_ROWS))
-        except StoreError as error:
-            log.warning("tidying: %s", error)
+        except Exception:  # what could not be done now is done in a minute
+            log.exception("tidying failed")
 
 
 def expire(work: Work, resource: Resource, seconds: int) -> None:

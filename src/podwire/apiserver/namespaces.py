@@ -14,7 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from podwire.apiserver import deletion
-from podwire.apiserver.store import StoreError, decode
+from podwire.apiserver.store import decode
 from podwire.apiserver.work import timestamp
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class Sweeper:
             for name in sorted(self._ending):
                 try:
                     await self._backend.write(functools.partial(sweep, name=name))
-                except StoreError as error:
-                    log.warning("emptying namespace %s: %s", name, error)
+                except Exception:  # one namespace must not keep the others from ending
+                    log.exception("emptying namespace %s failed", name)
                     asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._wake.set)
 
 

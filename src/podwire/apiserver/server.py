@@ -157,7 +157,7 @@ async def _serve(checked: Settings, certified: Credentials, sock: socket.socket,
         async def ready() -> None:
             out = checked.options.kubeconfig_out
             if out:
-                credentials.write_atomically(out, credentials.kubeconfig(certified, checked.url), 0o600)
+                _write_kubeconfig(out, credentials.kubeconfig(certified, checked.url))
             logs.kv(log, logging.INFO, "serving", url=checked.url, revision=hub.revision, kubeconfig=out or "-")
 
         async def ended() -> None:
@@ -174,6 +174,13 @@ async def _serve(checked: Settings, certified: Credentials, sock: socket.socket,
         backend.reader.close()
         store.close()
         log.info("ended")
+
+
+def _write_kubeconfig(path: str, text: str) -> None:
+    try:
+        credentials.write_atomically(path, text, 0o600)
+    except OSError as error:
+        raise UsageError("--kubeconfig-out", path, error.strerror or str(error)) from error
 
 
 def _forward(stop: threading.Event, loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
