@@ -87,9 +87,9 @@ def _attach(request: Request, conf: Conf, host: Rtnl, undo: _Undo) -> Result:
         undo.push(lambda: host.delete_link(port.index))
         host.set_port(port.index, hairpin=conf.hairpin, isolated=conf.port_isolation)
         if conf.vlan or conf.vlan_trunk:
-            from podwire.cni.plugins import bridge_vlan
+            from podwire.cni.plugins.bridge_vlan import set_vlans
 
-            bridge_vlan.set_vlans(host, port, conf.vlan, conf.vlan_trunk, preserve=conf.preserve_default_vlan)
+            set_vlans(host, port, conf.vlan, conf.vlan_trunk, preserve=conf.preserve_default_vlan)
         with Rtnl(sandbox) as container:
             inside = container.link(request.ifname)
             result = Result()
@@ -121,9 +121,9 @@ def _open(request: Request) -> int:
 
 
 def _check_spoofing(request: Request, port: str, mac: str, undo: _Undo) -> None:
-    from podwire.cni.plugins import spoofcheck
+    from podwire.cni.plugins.spoofcheck import Rules
 
-    rules = spoofcheck.Rules(request.container_id, request.ifname)
+    rules = Rules(request.container_id, request.ifname)
     undo.push(rules.remove)
     rules.install(port, mac)
 
@@ -154,22 +154,22 @@ def _configure(
         iface.configure(container, request.ifname, result)
     _serve_gateways(conf, host, bridge, result, gateways)
     if conf.ip_masq:
-        from podwire.cni.plugins import masquerade
+        from podwire.cni.plugins.masquerade import Attachment, setup, teardown
 
-        owned = masquerade.Attachment(conf.name, request.container_id, request.ifname)
+        owned = Attachment(conf.name, request.container_id, request.ifname)
         held = [ip.address for ip in result.ips]
-        undo.push(lambda: masquerade.teardown(owned, held))
-        masquerade.setup(owned, held, conf.ip_masq_backend)
+        undo.push(lambda: teardown(owned, held))
+        setup(owned, held, conf.ip_masq_backend)
 
 
 def _serve_gateways(conf: Conf, host: Rtnl, bridge: Link, result: Result, gateways: list[Prefix]) -> None:
     """The gateways' addresses on the bridge, or on the bridge's interface in the VLAN; and forwarding."""
     device, name = bridge, "bridge"
     if conf.vlan and gateways:
-        from podwire.cni.plugins import bridge_vlan
+        from podwire.cni.plugins.bridge_vlan import ensure_interface
 
         try:
-            device, name = bridge_vlan.ensure_interface(host, bridge, conf), "vlan interface for bridge with"
+            device, name = ensure_interface(host, bridge, conf), "vlan interface for bridge with"
         except ValueError as error:
             raise ValueError(f"failed to create vlan interface: {error}") from error
         result.interfaces.append(Interface(device.name, device.mac))
@@ -211,16 +211,16 @@ def delete(request: Request) -> None:
     if conf.ipam_type:
         Delegate(conf.ipam_type, request).delete(request.stdin)
     if conf.mac_spoof_check:
-        from podwire.cni.plugins import spoofcheck
+        from podwire.cni.plugins.spoofcheck import Rules
 
         try:
-            spoofcheck.Rules(request.container_id, request.ifname).remove()
+            Rules(request.container_id, request.ifname).remove()
         except PodwireError as error:  # told only, as by the reference plugin: the container must go
             request.note(f"bridge: {error}\n")
     if conf.ipam_type and conf.ip_masq:
-        from podwire.cni.plugins import masquerade
+        from podwire.cni.plugins.masquerade import Attachment, teardown
 
-        masquerade.teardown(masquerade.Attachment(conf.name, request.container_id, request.ifname), held)
+        teardown(Attachment(conf.name, request.container_id, request.ifname), held)
 
 
 def _delete_link(request: Request) -> list[Prefix]:
@@ -248,16 +248,16 @@ def _delete_link(request: Request) -> list[Prefix]:
 
 def check(request: Request) -> None:
     """Whether everything that ADD told of is there."""
-    from podwire.cni.plugins import bridge_check
+    from podwire.cni.plugins.bridge_check import check as verify
 
-    bridge_check.check(request, Conf(request.conf, request.args))
+    verify(request, Conf(request.conf, request.args))
 
 
 def gc(request: Request) -> None:
     """Delete what attachments left that are no longer valid: host ends marked for this network, addresses, masquerade."""
-    from podwire.cni.plugins import bridge_check
+    from podwire.cni.plugins.bridge_check import collect
 
-    bridge_check.collect(request, Conf(request.conf, request.args))
+    collect(request, Conf(request.conf, request.args))
 
 
 def status(request: Request) -> None:

@@ -150,8 +150,8 @@ def collect(request: Request, conf: Conf) -> None:
         except CniError as error:
             failed.append(f"{conf.ipam_type}: {error.msg}")
     if conf.ipam_type and conf.ip_masq:
-        from podwire.cni.plugins import masquerade
+        from podwire.cni.plugins.masquerade import collect as collect_masquerade
 
-        masquerade.collect(conf.name, valid)
+        collect_masquerade(conf.name, valid)
     if failed:
         raise ValueError("; ".join(failed))
