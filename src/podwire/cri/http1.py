@@ -52,7 +52,7 @@ def parse(data: bytes) -> Request | None:
     if not separator:
         return _bad(len(data), 431, "the header is too large") if len(data) > MAX_HEAD else None
     request = Request(len(head) + len(separator))
-    lines = head.decode("latin-1").splitlines()
+    lines = [line.rstrip("\r") for line in head.decode("latin-1").split("\n")]
     parts = lines[0].split()
     if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
         return _bad(len(data), 400, "the request line is not METHOD TARGET HTTP/1.x")
@@ -65,7 +65,7 @@ def parse(data: bytes) -> Request | None:
         request.keep_alive = False
         return request
     length = fields.get("content-length", "0")
-    if not length.isdigit():
+    if not (length.isascii() and length.isdigit() and len(length) < 20):
         return _bad(len(data), 400, "Content-Length is not a number")
     request.length += int(length)
     if int(length) > MAX_BODY:
