@@ -183,8 +183,9 @@ class NodeIpam(Controller):
         try:
             cidrs = self._allocator.give(uid)
         except Exhausted as error:
+            level = logging.DEBUG if node.key in self._waiting else logging.WARNING  # once a node, not once a try
             self._waiting.add(node.key)
-            log.warning("failed to allocate cidr, requeuing", extra={"kv": {"node": node.key, "error": str(error)}})
+            log.log(level, "failed to allocate cidr, requeuing", extra={"kv": {"node": node.key, "error": str(error)}})
             message = f"Node {node.key} status is now: CIDRNotAvailable"
             self._events.event(_reference(node), "Normal", "CIDRNotAvailable", message)
             raise Again("") from None

@@ -39,9 +39,10 @@ class Scheduler(Controller):
         self._pods.on_change(self._pod_changed)
         self._nodes.on_change(self._node_changed)
 
-    def _pod_changed(self, key: str, _old: Pod | None, new: Pod | None) -> None:
+    def _pod_changed(self, key: str, old: Pod | None, new: Pod | None) -> None:
         if new is not None and is_ours(new):
-            self.queue.add(key)
+            if old is None or old.spec != new.spec:  # not for the condition that this controller itself writes
+                self.queue.add(key)
         elif new is None or new.finished:
             self._try_waiting()
 
