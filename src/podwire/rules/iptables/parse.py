@@ -39,6 +39,8 @@ _LONG = {
     "--jump": "-j",
     "--goto": "-g",
 }
+# Options whose value is free text, which may look like an option itself: a comment "-m" is not quoted.
+_FREE_TEXT = frozenset(("--comment", "--log-prefix", "--nflog-prefix", "--name", "--string"))
 
 
 class RuleSyntaxError(PodwireError):
@@ -68,8 +70,7 @@ def _header(option: str, value: str, inverted: bool) -> v.Match | None:
 
 
 def _words(text: str) -> list[str]:
-    words = text.split() if '"' not in text and "'" not in text else _WORD.findall(text)
-    return [_LONG.get(word, word) for word in words]
+    return text.split() if '"' not in text and "'" not in text else _WORD.findall(text)
 
 
 def parse(text: str) -> v.Rule:
@@ -84,6 +85,7 @@ def parse(text: str) -> v.Rule:
         word = words[at]
         inverted = word == "!"
         option = words[at + 1] if inverted and at + 1 < end else word
+        option = _LONG.get(option, option)
         start, at = at, at + 1 + inverted
         if option in _HEADER:
             if at >= end:
@@ -98,6 +100,8 @@ def parse(text: str) -> v.Rule:
         while at < end and not _starts_group(words, at):
             at += 1
         group = words[start:at]
+        if not inverted:
+            group[0] = option
         if option in ("-j", "-g"):
             if inverted or len(group) < 2 or verdict is not None:
                 raise RuleSyntaxError("reading the rule", text, "its target cannot be read")
@@ -115,7 +119,10 @@ def parse(text: str) -> v.Rule:
 
 
 def _starts_group(words: list[str], at: int) -> bool:
+    if words[at - 1] in _FREE_TEXT:
+        return False
     word = words[at]
     if word == "!" and at + 1 < len(words):
         word = words[at + 1]
+    word = _LONG.get(word, word)
     return word in _HEADER or word in ("-m", "-j", "-g", "-f")

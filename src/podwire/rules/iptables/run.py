@@ -91,4 +91,8 @@ class Iptables:
         number = int(found[1]) if found else 0
         lines = text.splitlines()
         line = lines[number - 1] if 0 < number <= len(lines) else ""
-        raise RestoreRefused(argv[0], line, " | ".join(said.splitlines()) or f"exit status {output.status}")
+        told = [part for part in said.splitlines() if part.strip() and not part.startswith("Try `")]
+        # What nf_tables refuses only at the end it tells by names, not by a line.
+        raise RestoreRefused(
+            argv[0], "" if line == "COMMIT" else line, " | ".join(told) or f"exit status {output.status}"
+        )

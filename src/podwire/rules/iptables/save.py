@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _COUNTERS = re.compile(r"^\[\d+:\d+\] ")
-_COUNTERS_BEHIND = re.compile(r" -c \d+ \d+(?= |$)")
+_COUNTERS_INSIDE = re.compile(r'("(?:[^"\\]|\\.)*")|(?:^| )-c \d+ \d+(?= |$)')  # not those in a quoted comment
 
 
 class Chain:
@@ -127,8 +127,8 @@ def _add(table: Table, line: str) -> None:
     if chain is None:
         chain = table.chains[name] = Chain(name)
     rule = rest[0] if rest else ""
-    if " -c " in rule:
-        rule = _COUNTERS_BEHIND.sub("", rule)
+    if "-c " in rule:
+        rule = _COUNTERS_INSIDE.sub(lambda found: found[1] or "", rule).lstrip()
     chain.lines.append(rule)
 
 

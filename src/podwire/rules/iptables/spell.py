@@ -82,9 +82,8 @@ def _random(match: v.Random) -> str:
 
 
 def _nth(match: v.Nth) -> str:
-    # libxt_statistic prints the packet only when it is not the first.
-    packet = f" --packet {match.packet}" if match.packet else ""
-    return f"-m statistic --mode nth{' !' if match.inverted else ''} --every {match.every}{packet}"
+    inverted = " !" if match.inverted else ""
+    return f"-m statistic --mode nth{inverted} --every {match.every} --packet {match.packet}"
 
 
 def _recent(match: v.Recent) -> str:
