@@ -135,6 +135,7 @@ def collect(
     keep: Annotated[
         list[str] | None, typer.Option("--keep", help="CONTAINER/IFNAME to keep; all others are freed. Repeat it.")
     ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Keep none.")] = False,
     conf_dir: _ConfDir = _CONF_DIR,
     bin_dir: _BinDir = _BIN_DIR,
     cache_dir: _CacheDir = _CACHE_DIR,
@@ -142,6 +143,8 @@ def collect(
     """Free addresses, interfaces and rules of every attachment that is not kept."""
     from podwire.cni.runtime import Attachment
 
+    if bool(keep) == everything:
+        raise UsageError("cni gc", answer="say which attachments stay (--keep CONTAINER/IFNAME), or --all for none")
     valid = []
     for text in keep or []:
         one, slash, ifname = text.partition("/")

@@ -260,7 +260,7 @@ class Runtime:
         path = self._cache_file(network.name, attachment)
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         # Not in `results`: whoever lists that folder takes every file in it for an attachment.
-        draft = os.path.join(self.cache_dir, f".result-{os.path.basename(path)}")
+        draft = self._draft(path)
         try:
             with open(draft, "w", encoding="utf-8", opener=_private) as file:
                 json.dump(kept, file)
@@ -270,9 +270,14 @@ class Runtime:
                 os.unlink(draft)
             raise
 
+    def _draft(self, path: str) -> str:
+        return os.path.join(self.cache_dir, f".result-{os.path.basename(path)}")
+
     def _forget(self, network: str, attachment: Attachment) -> None:
-        with contextlib.suppress(OSError):
-            os.unlink(self._cache_file(network, attachment))
+        path = self._cache_file(network, attachment)
+        for one in (path, self._draft(path)):
+            with contextlib.suppress(OSError):
+                os.unlink(one)
 
     def cached_result(self, network: NetworkList, attachment: Attachment) -> dict[str, Any] | None:
         """What ADD ended with, in the network's version; None where the cache has nothing. Raises CniError."""

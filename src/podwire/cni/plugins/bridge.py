@@ -40,7 +40,10 @@ _CONTAINER = 2  # index of the container's interface in the result
 
 
 class _Undo:
-    """What a failed ADD takes back, newest first. A step that fails itself is told and does not stop the others."""
+    """What a failed ADD takes back, newest first. A step that fails itself is told and does not stop the others.
+
+    `push_last` is for the address: it may be given out again only when the link that has it is gone.
+    """
 
     __slots__ = ("_note", "_steps")
 
@@ -50,6 +53,9 @@ class _Undo:
 
     def push(self, step: Callable[[], None]) -> None:
         self._steps.append(step)
+
+    def push_last(self, step: Callable[[], None]) -> None:
+        self._steps.insert(0, step)
 
     def run(self) -> None:
         for step in reversed(self._steps):
@@ -141,7 +147,7 @@ def _configure(
     """Layer 3: addresses from IPAM, in the container and on the bridge."""
     ipam = Delegate(conf.ipam_type, request)
     given = ipam.add(request.stdin)
-    undo.push(lambda: ipam.delete(request.stdin))
+    undo.push_last(lambda: ipam.delete(request.stdin))
     result.ips, result.routes, result.dns = given.ips, given.routes, given.dns
     if not result.ips:
         raise ValueError("IPAM plugin returned missing IP config")

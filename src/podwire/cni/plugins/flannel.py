@@ -165,9 +165,14 @@ def _conf(request: Request) -> Conf:
         raise ValueError(f"failed to load flannel netconf file: {error}") from None
 
 
+def _draft(path: str) -> str:
+    """Where a file is written before it gets its name; one that a killed ADD left is removed by DEL."""
+    return os.path.join(os.path.dirname(path), f".{os.path.basename(path)}")
+
+
 def _keep(path: str, text: bytes) -> None:
     """Write a file whole or not at all, and have it on the disk before anything is made that only it describes."""
-    draft = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}")
+    draft = _draft(path)
     try:
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -191,6 +196,7 @@ def delete(request: Request) -> None:
     """Delegate with what ADD kept."""
     conf = Conf(request.conf)
     path = os.path.join(conf.data_dir, request.container_id)
+    _forget(_draft(path))
     try:
         with open(path, "rb") as file:
             text = file.read()
@@ -223,6 +229,8 @@ def _kept(conf: Conf) -> Iterator[tuple[str, dict[str, Any]]]:
     except OSError:
         return
     for name in names:
+        if name.startswith("."):
+            continue
         try:
             with open(os.path.join(conf.data_dir, name), "rb") as file:
                 made = decode(file.read())
@@ -250,7 +258,9 @@ def gc(request: Request) -> None:
         Delegate(made["type"], request).gc(encode(text, ordered=True).encode())
     for container_id in kept:
         if container_id not in ids:
-            _forget(os.path.join(conf.data_dir, container_id))
+            path = os.path.join(conf.data_dir, container_id)
+            _forget(_draft(path))
+            _forget(path)
 
 
 def status(request: Request) -> None:

@@ -43,8 +43,12 @@ class Store:
             raise _failed("mkdir" if not os.path.isdir(self.folder) else "open", self.folder, error) from error
 
     def __enter__(self) -> Store:  # noqa: PYI034 - Self would need typing at run time
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self.taken = self._read_all()
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self.taken = self._read_all()
+        except OSError as error:
+            os.close(self._lock)  # a daemon may be calling: an open file would hold the lock for good
+            raise _failed("open", self.folder, error) from error
         return self
 
     def __exit__(
