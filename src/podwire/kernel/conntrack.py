@@ -3,8 +3,8 @@
 A UDP flow whose translation points to a pod that is gone keeps going there for as long as the client sends, because only the
 first packet of a flow meets the nat rules. So whoever takes a backend away deletes its flows.
 
-A flow is deleted by the very bytes of its original tuple, zone and ID that the kernel gave, so that a newer flow of the same
-tuple is not hit. Sources: linux/netfilter/nfnetlink_conntrack.h.
+A flow is deleted by the very bytes of its original tuple, zone and ID that the kernel gave. The ID is a hash over the kernel's
+memory address and the tuple, so it tells most newer flows of the same tuple apart, not all. Sources: linux/netfilter/nfnetlink_conntrack.h.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Flow:
 
     @property
     def identity(self) -> bytes:
-        """The attributes that name this flow and no other."""
+        """The attributes that name this flow."""
         return self._identity
 
 
