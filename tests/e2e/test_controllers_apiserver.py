@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from control_plane import ControlPlane, running, until
 
-from podwire.kube.kinds import CONFIG_MAPS, DEPLOYMENTS, ENDPOINT_SLICES, NODES, PODS, REPLICA_SETS, SERVICES
+from podwire.kube.kinds import CONFIG_MAPS, DEPLOYMENTS, ENDPOINT_SLICES, LEASES, NODES, PODS, REPLICA_SETS, SERVICES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -411,6 +411,26 @@ def test_orphaning_leaves_the_pods_behind(cluster: ControlPlane) -> None:
     until(lambda: not names(cluster, REPLICA_SETS))
     time.sleep(0.3)
     assert [pod.metadata.controller for pod in pods(cluster, app="web")] == [None, None]
+
+
+def test_a_namespace_with_everything_in_it_goes(cluster: ControlPlane) -> None:
+    cluster.kubectl("create", "namespace", "shop")
+    cluster.kubectl("-n", "shop", "create", "deployment", "web", "--image=web", "--replicas=5")
+    cluster.kubectl("-n", "shop", "expose", "deployment", "web", "--port=80")
+    cluster.kubectl("-n", "shop", "rollout", "status", "deployment/web", "--timeout=20s")
+    cluster.kubectl("delete", "namespace", "shop", "--timeout=20s")
+    assert cluster.client.list(PODS, "shop").items == []
+    assert cluster.client.list(ENDPOINT_SLICES, "shop").items == []
+
+
+def test_the_lease_of_a_node_goes_with_it(plane: ControlPlane) -> None:
+    plane.add_node("a")
+    node = plane.client.get(NODES, "a")
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "a", "uid": node.metadata.uid}
+    plane.client.patch(LEASES, "a", {"metadata": {"ownerReferences": [owner]}}, "kube-node-lease")
+    plane.start_manager("gc")
+    plane.client.delete(NODES, "a")
+    until(lambda: plane.client.list(LEASES, "kube-node-lease").items == [])
 
 
 def test_an_object_whose_owner_never_was_is_collected_and_one_of_an_unknown_kind_is_not(cluster: ControlPlane) -> None:

@@ -43,6 +43,13 @@ def test_an_error_says_what_was_done_to_what_and_what_the_server_said() -> None:
     assert text == 'creating pods/ns/a: Pod "a" is invalid [422 Invalid]'
 
 
+def test_a_namespace_that_is_being_emptied_is_told_from_what_else_is_forbidden() -> None:
+    body = json.loads(status(403, "Forbidden"))
+    assert error_of("creating", "pods", 403, json.dumps(body).encode()).reason == "Forbidden"
+    body["details"] = {"causes": [{"reason": "NamespaceTerminating", "field": "metadata.namespace"}]}
+    assert error_of("creating", "pods", 403, json.dumps(body).encode()).reason == "NamespaceTerminating"
+
+
 def test_one_malformed_item_costs_only_itself() -> None:
     good = {"metadata": {"name": "good", "namespace": "ns"}, "spec": {"ports": [{"port": 80}]}}
     bad = {"metadata": {"name": "bad", "namespace": "ns"}, "spec": {"ports": [{"port": "eighty"}]}}

@@ -17,6 +17,7 @@ from podwire.controllers import endpoints
 from podwire.controllers.controller import Context, Controller
 from podwire.controllers.expectations import Expectations
 from podwire.errors import ApiConflict, ApiError, ApiNotFound
+from podwire.kube.answers import TERMINATING
 from podwire.kube.kinds import ENDPOINT_SLICES, NODES, PODS, SERVICES
 from podwire.kube.times import rfc3339_micro
 
@@ -107,7 +108,7 @@ class EndpointSlices(Controller):
         except ApiConflict:
             raise
         except ApiError as error:
-            if error.code == 403 and "terminat" in error.message:
+            if error.reason == TERMINATING:
                 return
             text = f"Error updating Endpoint Slices for Service {service.key}: {error.message}"
             self._events.event(service, "Warning", "FailedToUpdateEndpointSlices", text)

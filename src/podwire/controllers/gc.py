@@ -30,7 +30,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("podwire.controllers")
 
 #: Kinds that other controllers watch in full anyway, and kinds of which only the metadata matters here.
-FULL = (kinds.NODES, kinds.PODS, kinds.SERVICES, kinds.ENDPOINT_SLICES, kinds.DEPLOYMENTS, kinds.REPLICA_SETS)
+FULL = (
+    kinds.NODES,
+    kinds.PODS,
+    kinds.SERVICES,
+    kinds.ENDPOINT_SLICES,
+    kinds.DEPLOYMENTS,
+    kinds.REPLICA_SETS,
+    kinds.LEASES,
+)
 NAMESPACES = Kind("", "v1", "namespaces", namespaced=False, struct=AnyObject, kind="Namespace")
 CONFIG_MAPS = Kind("", "v1", "configmaps", namespaced=True, struct=AnyObject, kind="ConfigMap")
 

@@ -14,6 +14,7 @@ from podwire.controllers import ownership, pods
 from podwire.controllers.controller import Context, Controller, gone
 from podwire.controllers.expectations import Expectations
 from podwire.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
+from podwire.kube.answers import TERMINATING
 from podwire.kube.kinds import PODS, REPLICA_SETS
 from podwire.kube.times import rfc3339
 
@@ -164,7 +165,7 @@ class ReplicaSets(Controller):
                 try:
                     pod = self.client.create(PODS, body)
                 except ApiError as error:
-                    if error.code == 403 and "terminat" in error.message:  # the namespace is being emptied
+                    if error.reason == TERMINATING:  # the namespace is being emptied
                         return made, ""
                     self._events.event(replica_set, "Warning", "FailedCreate", f"Error creating: {error.message}")
                     return made, error.message

@@ -21,6 +21,18 @@ T = TypeVar("T", bound=Object)
 log = logging.getLogger("podwire.kube")
 
 
+class StatusCause(Part, frozen=True):
+    """metav1.StatusCause."""
+
+    reason: str = ""
+
+
+class StatusDetails(Part, frozen=True):
+    """metav1.StatusDetails."""
+
+    causes: list[StatusCause] | None = None
+
+
 class Status(Part, frozen=True):
     """metav1.Status, the body of every error."""
 
@@ -28,6 +40,7 @@ class Status(Part, frozen=True):
     code: int = 0
     reason: str = ""
     message: str = ""
+    details: StatusDetails | None = None
 
 
 class ListMeta(Part, frozen=True):
@@ -88,12 +101,18 @@ _IDENTITIES = msgspec.json.Decoder(Identity)
 _EVENTS = msgspec.json.Decoder(WireEvent)
 _STATUSES = msgspec.json.Decoder(Status)
 
+#: The cause of a 403 for whatever is created in a Namespace that is being emptied (v1.NamespaceTerminatingCause).
+TERMINATING = "NamespaceTerminating"
+
 _BY_REASON: dict[str, type[ApiError]] = {"AlreadyExists": ApiAlreadyExists, "Expired": ApiGone, "Gone": ApiGone}
 _BY_CODE: dict[int, type[ApiError]] = {404: ApiNotFound, 409: ApiConflict, 410: ApiGone, 429: ApiUnavailable}
 
 
 def error_of(doing: str, target: str, code: int, body: bytes) -> ApiError:
-    """The exception for an answer that is not 2xx, whether the body is a Status or not."""
+    """The exception for an answer that is not 2xx, whether the body is a Status or not.
+
+    `reason` is the Status', but for NamespaceTerminating, which Kubernetes hides among the causes of a Forbidden.
+    """
     try:
         status = _STATUSES.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -102,7 +121,9 @@ def error_of(doing: str, target: str, code: int, body: bytes) -> ApiError:
     number = status.code or code
     kind = _BY_REASON.get(status.reason) or _BY_CODE.get(number) or (ApiUnavailable if number >= 500 else ApiError)
     hint = "is the token in the kubeconfig still valid?" if number == 401 else ""
-    return kind(doing, target, number, status.reason or "NoReason", message, hint)
+    causes = status.details.causes if status.details is not None else None
+    terminating = any(cause.reason == TERMINATING for cause in causes or ())
+    return kind(doing, target, number, TERMINATING if terminating else status.reason or "NoReason", message, hint)
 
 
 def read_page(kind: Kind[T], body: bytes) -> tuple[list[T], list[str], ListMeta]:
