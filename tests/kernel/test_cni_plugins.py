@@ -54,7 +54,7 @@ class Host:
             self.pods[name] = Netns.new()
         return self.pods[name]
 
-    def start(self, command, conf, name="pod", ifname="eth0", netns=None, **env):
+    def start(self, command, conf, name="pod", ifname="eth0", netns=None, under=(), **env):
         variables = {
             "CNI_COMMAND": command,
             "CNI_CONTAINERID": name,
@@ -64,7 +64,7 @@ class Host:
             **env,
         }
         process = subprocess.Popen(
-            self.node.command(f"{self.binaries}/{conf['type']}"),
+            self.node.command(*under, f"{self.binaries}/{conf['type']}"),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables, text=True,
         )  # fmt: skip
         process.stdin.write(json.dumps(conf))
@@ -405,6 +405,30 @@ def test_whenever_an_add_is_killed_del_cleans_up(host):
         assert host.node.listdir("/var/lib/cni/flannel") == ["warm"]
     assert finished < 60
     host.add(conf)
+
+
+@pytest.mark.parametrize("command", ["ADD", "DEL"])
+def test_killed_at_every_system_call_in_turn_nothing_is_left_after_del(host, command):
+    """strace kills the plugin at its first, second, … call of those that change or hold anything."""
+    require("strace")
+    calls = "write,rename,mkdir,unlink,fsync,flock,sendto,setns,close"
+    conf = {**ARTICLE, "cniVersion": "1.0.0"}
+    host.add(conf, "warm")
+    for number in range(1, 1000):
+        if command == "DEL":
+            host.add(conf)
+        inject = f"inject={calls}:signal=KILL:when={number}"
+        process = host.start(
+            command, conf, under=["strace", "-f", "-o", "/dev/null", "-e", f"trace={calls}", "-e", inject]
+        )
+        process.communicate(timeout=60)
+        host.delete(conf)
+        assert host.reserved("cni0") == ["10.244.1.2"], number
+        assert len(host.ports()) == 1, number
+        assert host.node.listdir("/var/lib/cni/flannel") == ["warm"], number
+        if process.returncode == 0:
+            break
+    assert number > 20
 
 
 def test_two_adds_of_one_attachment_at_once_make_one(host):
