@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import os
 import platform
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from podwire import __version__
-from podwire.kubelet.podstatus import rfc3339
+from podwire.kube.times import rfc3339, rfc3339_micro
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -167,11 +166,5 @@ def lease(name: str, uid: str, now: float) -> dict[str, Any]:
             "namespace": LEASE_NAMESPACE,
             "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}],
         },
-        "spec": {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": micro_time(now)},
+        "spec": {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": rfc3339_micro(now)},
     }
-
-
-def micro_time(now: float) -> str:
-    """RFC 3339 with microseconds, as Leases have it."""
-    seconds, rest = divmod(now, 1)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{int(rest * 1e6):06d}Z"

@@ -7,11 +7,11 @@ own (PodScheduled, DisruptionTarget) are passed through untouched.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from podwire.kube.times import rfc3339
 from podwire.kubelet.decide import is_sidecar, should_restart
 
 if TYPE_CHECKING:
@@ -30,11 +30,6 @@ class Node(NamedTuple):
 
     ips: tuple[str, ...]
     runtime: str = RUNTIME
-
-
-def rfc3339(seconds: float) -> str:
-    """As the API writes times: whole seconds, UTC."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def _when(nanoseconds: int) -> str | None:
