@@ -109,7 +109,9 @@ class CommandFailed(PodwireError):
 
     def __init__(self, argv: list[str], status: int, stderr: str, hint: str = "") -> None:
         lines = stderr.strip().splitlines()
-        super().__init__("running", " ".join(argv), f"exit status {status}: {lines[-1] if lines else 'no output'}", hint)
+        super().__init__(
+            "running", " ".join(argv), f"exit status {status}: {lines[-1] if lines else 'no output'}", hint
+        )
         self.argv = argv
         self.status = status
         self.stderr = stderr
