@@ -183,6 +183,9 @@ _WITHOUT_EFFECT = frozenset(
         *("clientConnection.qps", "clientConnection.burst"),
     )
 )
+# Sync periods of zero stand for the default, those of conntrack for "leave it alone".
+_ZERO_IS_UNSET = frozenset(("syncPeriod", "minSyncPeriod"))
+_ZERO = ("0s", "0", 0)
 _SECTIONS = frozenset(("clientConnection", "detectLocal", "iptables", "nftables", "conntrack"))
 
 
@@ -228,8 +231,8 @@ def read(data: Mapping[str, Any]) -> FileSettings:
     warnings = []
     for key, value in flat.items():
         section, _, inner = key.partition(".")
-        if value is None or (key == "mode" and value == ""):
-            continue  # not set
+        if value is None or (key in readers and value == "") or (inner in _ZERO_IS_UNSET and value in _ZERO):
+            continue  # not set: the default holds
         if key in readers:
             name, reader = readers[key]
             fields[name] = reader(key, value)
@@ -243,8 +246,6 @@ def read(data: Mapping[str, Any]) -> FileSettings:
             warnings.append(f"{key} is not known")
     if conntrack:
         fields["conntrack"] = Conntrack(**conntrack)
-    if not fields.get("detect_local_mode", "x"):
-        del fields["detect_local_mode"]
     return FileSettings(fields, tuple(warnings))
 
 
@@ -252,7 +253,7 @@ def _is_empty(value: object) -> bool:
     """Whether a value says nothing: what a generator writes for a key that nobody set."""
     if isinstance(value, dict):
         return all(_is_empty(inner) for inner in value.values())
-    return value in (None, "", "0s", 0, False, [])
+    return value in (None, "", "0", *_ZERO, False, [])
 
 
 def merge(path: str | None, flags: Mapping[str, Any]) -> Config:
