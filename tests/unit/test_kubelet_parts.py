@@ -10,6 +10,7 @@ from podwire.criapi import api_pb2
 from podwire.errors import UsageError
 from podwire.kubelet import honour, node, translate
 from podwire.kubelet.environment import ConfigError
+from podwire.kubelet.heartbeat import settled
 from podwire.kubelet.runtime import RuntimeStatus
 
 pytestmark = pytest.mark.unit
@@ -198,6 +199,16 @@ def test_the_node_object_has_the_well_known_labels_and_addresses():
     assert body["status"]["capacity"] == {"cpu": "2", "memory": "1024Ki", "pods": "110"}
     assert body["status"]["nodeInfo"]["containerRuntimeVersion"] == "podwire://0.1.0"
     assert node.lease("node-1", "u", NOW)["metadata"]["ownerReferences"][0]["uid"] == "u"
+
+
+def test_a_runtime_that_falls_silent_is_given_half_a_minute():
+    good, silent = RuntimeStatus(), RuntimeStatus("container runtime is down: x", answered=False)
+    unready = RuntimeStatus(network_problem="x")
+    assert settled(silent, silent, None, NOW) is silent
+    assert settled(good, silent, NOW - 29, NOW) is good
+    assert settled(good, silent, NOW - 31, NOW) is silent
+    assert settled(good, unready, NOW, NOW) is unready
+    assert settled(silent, good, NOW, NOW) is good
 
 
 def test_a_node_name_is_a_dns_name():

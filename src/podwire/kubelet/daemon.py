@@ -121,6 +121,7 @@ class Kubelet:
         waiting.start()
         self._stop.wait()
         self._queue.shut_down()
+        self._heartbeat.poke()
         for worker in workers:
             if worker.is_alive():
                 worker.join(1.0)
@@ -171,6 +172,7 @@ class Kubelet:
                 if self._stop.is_set():
                     return
                 log.debug("the runtime's events broke off", extra={"kv": {"error": error}})
+                self._heartbeat.poke()
                 if error.code == "UNIMPLEMENTED":
                     log.warning("the runtime has no events: changes are seen when everything is listed")
                     return

@@ -3,6 +3,9 @@
 While the node is not ready the runtime is asked five times a second, because everybody waits for the answer; a ready one is
 asked every five seconds, as the real kubelet does. A Node that exists is adopted. One that is deleted under a running
 kubelet stays deleted until the kubelet is restarted, as with the real one: whoever deletes a Node means it.
+
+A runtime that stops answering is given half a minute before the node says so: it may only be restarting, its containers run
+on, and a node that is not ready has its endpoints taken away. Whoever notices that it is gone says so (`poke`).
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ ASK_READY = 5.0
 RENEW = 10.0
 REPORT = 300.0
 RETRY = 1.0
+PATIENCE = 30.0  # the real kubelet's maxWaitForContainerRuntime
 
 
 class Heartbeat:
@@ -56,7 +60,7 @@ class Heartbeat:
         self._on_ready = on_ready
         self._stop = stop
         self._clock = clock
-        self.status = RuntimeStatus("container runtime status check may not have completed yet")
+        self.status = RuntimeStatus("container runtime status check may not have completed yet", answered=False)
         self.registered = threading.Event()
         self._sent: dict[str, Any] | None = None
         self._sent_at = 0.0
@@ -65,6 +69,13 @@ class Heartbeat:
         self._uid = ""
         self._pod_cidr = ""
         self._failing = ""
+        self._answered: float | None = None
+        self._looked = 0.0
+        self._poked = threading.Event()
+
+    def poke(self) -> None:
+        """Look now: something has happened to the runtime, or it is time to end."""
+        self._poked.set()
 
     def start(self) -> None:
         """Run in a thread of its own until the stop event."""
@@ -73,7 +84,7 @@ class Heartbeat:
     def _run(self) -> None:
         while not self._stop.is_set():
             self._look()
-            pause = ASK_READY if self.status.ready else ASK_UNREADY
+            pause = ASK_READY if self.status.ready and self._answered == self._looked else ASK_UNREADY
             try:
                 self._speak()
                 self._failing = ""
@@ -82,11 +93,16 @@ class Heartbeat:
                     log.warning("the node cannot be reported", extra={"kv": {"node": self._facts.name, "error": error}})
                 self._failing = str(error)
                 pause = max(pause, RETRY)
-            self._stop.wait(pause)
+            self._poked.wait(pause)
+            self._poked.clear()
 
     def _look(self) -> None:
         """Ask the runtime; its version is asked for once it answers."""
-        before, self.status = self.status, self._runtime.status()
+        before, self._looked = self.status, self._clock()
+        found = self._runtime.status()
+        if found.answered:
+            self._answered = self._looked
+        self.status = settled(before, found, self._answered, self._looked)
         if not self._facts.runtime_version and not self.status.runtime_problem:
             try:
                 self._facts = dataclasses.replace(self._facts, runtime_version=self._runtime.version())
@@ -178,3 +194,10 @@ class Heartbeat:
             except (ApiAlreadyExists, ApiConflict):
                 return
         self._renewed = now
+
+
+def settled(before: RuntimeStatus, found: RuntimeStatus, answered: float | None, now: float) -> RuntimeStatus:
+    """What counts: what was found, but for a runtime that was there `PATIENCE` seconds ago at most and is silent now."""
+    if found.answered or answered is None or now - answered > PATIENCE:
+        return found
+    return before

@@ -102,6 +102,8 @@ class Pods:
             if plan.idle:
                 self._report(pod, view)
                 return plan.again_in
+            if view.ready_sandbox is not None and view.ready_sandbox.id in plan.stop_sandboxes:
+                self._report(pod, view)  # its address is known only as long as the sandbox is there
             try:
                 self._act(key, pod, view, plan)
             except Exception:

@@ -55,7 +55,7 @@ def status(
     reason = "ContainerCreating" if initialized else "PodInitializing"
     mains = [_container(pod, view, one, node, waiting, reason) for one in pod.spec.containers]
     phase = _phase(pod, view)
-    ips = _ips(pod, view, node)
+    ips = _ips(pod, view, node, before)
     found: dict[str, Any] = {
         "phase": phase,
         "hostIP": node.ips[0] if node.ips else None,
@@ -71,14 +71,16 @@ def status(
     return found
 
 
-def _ips(pod: Pod, view: PodView, node: Node) -> tuple[str, ...]:
+def _ips(pod: Pod, view: PodView, node: Node, before: dict[str, Any]) -> tuple[str, ...]:
     """Of the ready sandbox; an ended pod keeps the address it had, which tells whose traffic an old log shows."""
     if pod.spec.host_network:
         return node.ips if view.sandboxes else ()
     sandbox = view.ready_sandbox
     if sandbox is not None:
         return sandbox.ips
-    return pod.addresses if view.sandboxes and not view.running else ()
+    if not view.sandboxes or view.running:
+        return ()
+    return tuple(one["ip"] for one in before.get("podIPs") or ()) or pod.addresses
 
 
 def _container(

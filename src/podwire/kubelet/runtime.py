@@ -49,6 +49,7 @@ class RuntimeStatus:
 
     runtime_problem: str = ""
     network_problem: str = ""
+    answered: bool = True
 
     @property
     def ready(self) -> bool:
@@ -94,7 +95,7 @@ class Runtime:
         try:
             answer = self._call("Status", api_pb2.StatusRequest(), timeout=QUICK)
         except CriError as error:
-            return RuntimeStatus(f"container runtime is down: {error}")
+            return RuntimeStatus(f"container runtime is down: {error}", answered=False)
         runtime = network = ""
         for condition in answer.status.conditions:
             if condition.status:
