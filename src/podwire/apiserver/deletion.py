@@ -77,10 +77,12 @@ def delete(work: Work, resource: Resource, namespace: str, name: str, options: O
     _set_propagation(obj["metadata"], options)
     if not _mark(work, resource, obj, options):
         return raw
+    before: Object = decode(raw)
     if is_over(obj):
-        remove(work, resource, obj, raw)
+        # What goes in one step is last seen as it was; what had been marked, with its mark.
+        remove(work, resource, obj if "deletionTimestamp" in before["metadata"] else before, raw)
         return status.success(resource, name, obj["metadata"]["uid"])
-    if obj == decode(raw):
+    if obj == before:
         return raw
     return work.transaction.put(resource.key, obj, raw, resource.strategy.claims(obj))
 
