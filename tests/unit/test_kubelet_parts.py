@@ -142,6 +142,10 @@ def test_what_is_not_honoured_is_listed_with_its_container():
         "livenessProbe, resources, command, securityContext (capabilities.add (NET_ADMIN), privileged) of container app",
     ]
     assert honour.not_honoured(pod({"name": "app", "command": ["x"]}), frozenset()) == []
+    mapped = pod({"name": "app", "ports": [{"containerPort": 80, "hostPort": 8080}]})
+    (one,) = honour.not_honoured(mapped, frozenset())
+    assert one.startswith("hostPort (")
+    assert honour.not_honoured(mapped, frozenset(), host_ports=True) == []
 
 
 def test_the_event_about_a_stand_in_names_the_ports():

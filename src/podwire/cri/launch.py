@@ -156,6 +156,8 @@ def start(folder: str, spec: dict[str, Any], title: str) -> None:
         os.close(status_read)
     if said != shim.READY:
         kill(folder)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)  # not waited for yet, so the pid is still its own
     if said != shim.READY or spec["kind"] == "host":
         os.waitpid(pid, 0)  # a host container's first process has made the namespaces and ended (see shim)
     if said != shim.READY:

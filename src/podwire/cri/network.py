@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("podwire.cri")
 
+PLUGIN_SECONDS = 100.0  # below the two minutes a kubelet waits for StopPodSandbox
+
 # containerd's words, which kubelets and people know (go-cni's ErrCNINotInitialized; internal/cri/server/status.go).
 NOT_READY_REASON = "NetworkPluginNotReady"
 NOT_READY_MESSAGE = "Network plugin returns error: cni plugin not initialized"
@@ -153,7 +155,7 @@ class Pods:
 
     def __init__(self, settings: CniSettings, cache_dir: str = "/var/lib/cni") -> None:
         self.conf = ConfDir(settings.conf_dir, settings.max_conf_num)
-        self._runtime = Runtime(list(settings.bin_dirs), cache_dir)
+        self._runtime = Runtime(list(settings.bin_dirs), cache_dir, timeout=PLUGIN_SECONDS)
 
     def used(self) -> list[dict[str, str]]:
         """The networks a sandbox is to be attached to now, in a form that can be kept."""

@@ -119,7 +119,15 @@ class Service:
             "maxConfNum": settings.max_conf_num,
         }
         networks = [
-            {"file": network.source, "name": network.name, "cniVersion": network.cni_version, "plugins": network.types}
+            {
+                "file": network.source,
+                "name": network.name,
+                "cniVersion": network.cni_version,
+                "plugins": [
+                    {"type": kind, "capabilities": plugin.get("capabilities", {})}
+                    for kind, plugin in zip(network.types, network.plugins, strict=True)
+                ],
+            }
             for network in self._network.conf.networks()
         ]
         return {

@@ -27,6 +27,7 @@ from podwire.kubelet.backoff import CrashLoop
 from podwire.kubelet.heartbeat import Heartbeat
 from podwire.kubelet.pods import Pods
 from podwire.kubelet.runtime import Runtime
+from podwire.kubelet.starter import Starter, Voice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,17 +97,27 @@ class Kubelet:
             self._relist,
             stop,
         )
+        addresses = podstatus.Node(options.node_ip)
+        settings = translate.NodeSettings(options.pod_logs_dir, options.cluster_dns, options.cluster_domain)
+        voice = Voice(self._recorder)
         self._pods = Pods(
             client=client,
             runtime=runtime,
-            recorder=self._recorder,
-            node_name=name,
-            node=podstatus.Node(options.node_ip),
-            settings=translate.NodeSettings(options.pod_logs_dir, options.cluster_dns, options.cluster_domain),
+            starter=Starter(
+                client,
+                runtime,
+                voice,
+                name,
+                addresses,
+                settings,
+                self._services.objects,
+                lambda: self._heartbeat.status,
+            ),
+            voice=voice,
+            node=addresses,
+            settings=settings,
             backoff=CrashLoop(),
             pods=self._reflector.store,
-            services=self._services.objects,
-            runtime_status=lambda: self._heartbeat.status,
             wake=self._queue.add,
         )
 
@@ -192,5 +203,7 @@ class Kubelet:
             except PodwireError as error:
                 delay = self._queue.retry(key)
                 log.warning("pod not in order", extra={"kv": {"pod": key, "error": error, "again_in": f"{delay:.1f}s"}})
+            except Exception:  # a pod that we have a fault with must not take the others with it
+                log.exception("a fault", extra={"kv": {"pod": key, "again_in": f"{self._queue.retry(key):.1f}s"}})
             finally:
                 self._queue.done(key)

@@ -19,8 +19,16 @@ _TOKEN_VOLUME = "kube-api-access-"  # noqa: S105 - the name of a volume
 _CONTEXT_HONOURED = {"runAsUser", "runAsGroup", "runAsNonRoot", "readOnlyRootFilesystem", "supplementalGroups"}
 
 
-def not_honoured(pod: Pod, stand_ins: frozenset[str]) -> list[str]:
-    """The settings without effect, each with the container it belongs to; `stand_ins` are containers by name."""
+def wants_host_ports(pod: Pod) -> bool:
+    """Whether a container asks for a port of the node."""
+    return any(port.host_port for one in pod.spec.containers for port in one.ports) and not pod.spec.host_network
+
+
+def not_honoured(pod: Pod, stand_ins: frozenset[str], *, host_ports: bool = False) -> list[str]:
+    """The settings without effect, each with the container it belongs to.
+
+    `stand_ins` are containers by name; `host_ports` says that the network has a plugin for hostPorts.
+    """
     spec = pod.spec
     found = []
     volumes = [str(one.get("name")) for one in spec.volumes if not str(one.get("name")).startswith(_TOKEN_VOLUME)]
@@ -35,6 +43,8 @@ def not_honoured(pod: Pod, stand_ins: frozenset[str]) -> list[str]:
     ):
         if asked:
             found.append(name)
+    if wants_host_ports(pod) and not host_ports:
+        found.append("hostPort (the node's CNI configuration has no plugin with the capability portMappings)")
     extra = _context(spec.security_context)
     if extra:
         found.append(f"securityContext ({', '.join(extra)})")

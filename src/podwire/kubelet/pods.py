@@ -11,25 +11,27 @@ waits. The queue brings the key back after a growing pause.
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from podwire.errors import ApiConflict, ApiNotFound, CriError
-from podwire.kube.kinds import CONFIG_MAPS, PODS
-from podwire.kube.meta import ObjectReference, reference
-from podwire.kubelet import decide, environment, honour, podstatus, translate
+from podwire.errors import ApiConflict, ApiNotFound
+from podwire.kube.kinds import PODS
+from podwire.kubelet import decide, podstatus, translate
+from podwire.kubelet.starter import StartFailed
 from podwire.kubelet.view import PodView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
+    from podwire.errors import CriError
     from podwire.kube.client import Client
-    from podwire.kube.events import EventRecorder
-    from podwire.kube.objects import Container, Pod, Service
+    from podwire.kube.objects import Pod
     from podwire.kubelet.backoff import CrashLoop
-    from podwire.kubelet.runtime import Image, Runtime, RuntimeStatus
+    from podwire.kubelet.runtime import Runtime
+    from podwire.kubelet.starter import Starter, Voice
     from podwire.kubelet.view import Container as Seen
 
 log = logging.getLogger("podwire.kubelet")
@@ -41,6 +43,7 @@ ROUNDS = 6  # of looking and acting in one sync: sandbox, then containers, with 
 class Memory:
     """What is known of a pod beyond the API and the runtime; losing it costs a repeated report, nothing else."""
 
+    uid: str
     reported: dict[str, Any] | None = None  # the status as last sent
     waiting: dict[str, tuple[str, str]] = field(default_factory=dict)  # container → (reason, message)
 
@@ -53,27 +56,23 @@ class Pods:
         *,
         client: Client,
         runtime: Runtime,
-        recorder: EventRecorder,
-        node_name: str,
+        starter: Starter,
+        voice: Voice,
         node: podstatus.Node,
         settings: translate.NodeSettings,
         backoff: CrashLoop,
         pods: Mapping[str, Pod],
-        services: Callable[[], Iterable[Service]],
-        runtime_status: Callable[[], RuntimeStatus],
         wake: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
         self._runtime = runtime
-        self._recorder = recorder
-        self._node_name = node_name
+        self._starter = starter
+        self._voice = voice
         self._node = node
         self._settings = settings
         self._backoff = backoff
         self._pods = pods
-        self._services = services
-        self._runtime_status = runtime_status
         self._wake = wake
         self._clock = clock
         self._memory: dict[str, Memory] = {}
@@ -90,6 +89,7 @@ class Pods:
                 if pod is None or uid != pod.metadata.uid:
                     self._end_orphan(key, view)
             if pod is None:
+                self._memory.pop(key, None)
                 return None
             view = decide.with_lost(pod, views.get(pod.metadata.uid, PodView(pod.metadata.uid)))
             plan = self._decide(pod, view)
@@ -131,7 +131,7 @@ class Pods:
         container = next((one for one in pod.spec.containers if one.name == name), None)
         if self._remember(pod).waiting.get(name, ("",))[0] != "CrashLoopBackOff":
             message = f"Back-off restarting failed container {name} in pod {where}"
-            self._event(pod, "Warning", "BackOff", message, container)
+            self._voice.warning(pod, "BackOff", message, container)
         minutes, seconds = divmod(round(delay), 60)
         return "CrashLoopBackOff", f"back-off {f'{minutes}m' if minutes else ''}{seconds}s {text}"
 
@@ -147,12 +147,12 @@ class Pods:
         for sandbox in plan.remove_sandboxes:
             self._runtime.remove_sandbox(sandbox)
         if plan.run_sandbox is not None:
-            self._run_sandbox(pod, plan.run_sandbox)
+            self._starter.run_sandbox(pod, plan.run_sandbox)
         failed: Exception | None = None
         for start in plan.start:
             try:
                 self._start(pod, view, start)
-            except (CriError, environment.ConfigError) as error:
+            except StartFailed as error:
                 failed = failed or error  # the other containers of the pod do not have to wait for this one
         if failed is not None:
             raise failed
@@ -164,7 +164,7 @@ class Pods:
             self._ending.add(stop.id)
         if pod is not None and stop.why:
             container = next((one for one in pod.spec.containers if one.name == stop.name), None)
-            self._event(pod, "Normal", "Killing", stop.why, container)
+            self._voice.normal(pod, "Killing", stop.why, container)
 
         def ended(error: CriError | None) -> None:
             with self._guard:
@@ -175,97 +175,20 @@ class Pods:
 
         self._runtime.stop_container(stop.id, stop.grace, ended)
 
-    def _run_sandbox(self, pod: Pod, attempt: int) -> None:
-        status = self._runtime_status()
-        if status.network_problem and not pod.spec.host_network:
-            self._event(pod, "Warning", "NetworkNotReady", f"network is not ready: {status.network_problem}")
-            raise CriError("running", pod.key, "UNAVAILABLE", status.network_problem)
-        if attempt == 0:
-            self._announce(pod)
-        else:
-            message = "Pod sandbox changed, it will be killed and re-created."
-            self._event(pod, "Normal", "SandboxChanged", message)
-        try:
-            self._runtime.run_sandbox(translate.sandbox_config(pod, attempt, self._settings))
-        except CriError as error:
-            text = f"Failed to create pod sandbox: rpc error: code = {_go_name(error.code)} desc = {error.message}"
-            self._event(pod, "Warning", "FailedCreatePodSandBox", text)
-            raise
-
-    def _announce(self, pod: Pod) -> None:
-        """Say once what this pod gets here and what not."""
-        everything = (*pod.spec.init_containers, *pod.spec.containers)
-        stand_ins = frozenset(one.name for one in everything if self._runtime.image(one.image).runs == "stand-in")
-        settings = honour.not_honoured(pod, stand_ins)
-        if settings:
-            self._event(pod, "Warning", "NotHonoured", f"podwire does not honour: {'; '.join(settings)}")
-        for container in everything:
-            if container.name in stand_ins:
-                self._event(pod, "Normal", "StandIn", honour.stand_in_message(container), container)
-
     def _start(self, pod: Pod, view: PodView, start: decide.Start) -> None:
-        container, memory = start.container, self._remember(pod)
-        sandbox = view.ready_sandbox
+        container, memory, sandbox = start.container, self._remember(pod), view.ready_sandbox
         if sandbox is None:
-            raise CriError("starting", container.name, "FAILED_PRECONDITION", "the sandbox is gone")
+            raise StartFailed(container.name, "ContainerCreating", "the sandbox is gone")
         if start.replaces is not None:
             ended = start.replaces.finished_at / 1e9
             self._backoff.restarted(pod.metadata.uid, container.name, ended, self._clock())
-        reason = "ErrImagePull"
         try:
-            image = self._image(pod, container)
-            reason = "CreateContainerConfigError"
-            if image.runs != "stand-in":
-                translate.check_user(pod, container)
-            env = self._environment(pod, container, sandbox.ips)
-            reason = "CreateContainerError"
-            key = self._runtime.create_container(
-                sandbox.id,
-                translate.container_config(pod, container, start.attempt, image.id, env),
-                translate.sandbox_config(pod, sandbox.attempt, self._settings),
-            )
-            self._event(pod, "Normal", "Created", f"Created container: {container.name}", container)
-            reason = "RunContainerError"
-            self._runtime.start_container(key)
-        except (CriError, environment.ConfigError) as error:
-            message = error.message if isinstance(error, CriError) else error.answer
-            if reason != "RunContainerError":  # that one has ended, and says so itself
-                memory.waiting[container.name] = (reason, message)
-            self._event(pod, "Warning", "Failed", f"Error: {message}", container)
+            self._starter.start(pod, container, start.attempt, sandbox)
+            memory.waiting.pop(container.name, None)
+        except StartFailed as error:
+            if error.reason:
+                memory.waiting[container.name] = (error.reason, error.message)
             raise
-        memory.waiting.pop(container.name, None)
-        self._event(pod, "Normal", "Started", f"Started container {container.name}", container)
-
-    def _image(self, pod: Pod, container: Container) -> Image:
-        """The image, pulled if the policy wants it; podwire's own runtime needs no pulling, and says what runs instead."""
-        name, policy = container.image, container.image_pull_policy
-        image = self._runtime.image(name)
-        if image.runs:
-            return image
-        if image.id and policy != "Always":
-            self._event(pod, "Normal", "Pulled", f'Container image "{name}" already present on machine', container)
-            return image
-        if policy == "Never":
-            raise CriError(
-                "finding image", name, "NOT_FOUND", f'Container image "{name}" is not present with pull policy of Never'
-            )
-        self._event(pod, "Normal", "Pulling", f'Pulling image "{name}"', container)
-        image = self._runtime.pull(name)
-        self._event(pod, "Normal", "Pulled", f'Successfully pulled image "{name}"', container)
-        return image
-
-    def _environment(self, pod: Pod, container: Container, ips: tuple[str, ...]) -> dict[str, str]:
-        links = pod.spec.enable_service_links
-        services = environment.service_variables(self._services(), pod.metadata.namespace, links=links)
-        facts = environment.Downward(self._node_name, self._node.ips, self._node.ips if pod.spec.host_network else ips)
-
-        def config_map(name: str) -> Mapping[str, str] | None:
-            try:
-                return self._client.get(CONFIG_MAPS, name, pod.metadata.namespace).data
-            except ApiNotFound:
-                return None
-
-        return environment.container_environment(pod, container, facts, services, config_map)
 
     # ending
 
@@ -279,7 +202,8 @@ class Pods:
             self._stop(key, stop, None)
         self._remove(plan)
         if plan.gone:
-            self._forget(view.uid)
+            self._backoff.forget(view.uid)
+            self._remove_logs(key, view.uid)
 
     def _remove(self, plan: decide.Plan) -> None:
         for sandbox in plan.stop_sandboxes:
@@ -297,7 +221,13 @@ class Pods:
             self._client.delete(PODS, pod.metadata.name, pod.metadata.namespace, grace_seconds=0, uid=pod.metadata.uid)
         except (ApiNotFound, ApiConflict):
             log.debug("it was gone already", extra={"kv": {"pod": key}})
-        self._forget(pod.metadata.uid)
+        self._memory.pop(key, None)
+        self._backoff.forget(pod.metadata.uid)
+        self._remove_logs(key, pod.metadata.uid)
+
+    def _remove_logs(self, key: str, uid: str) -> None:
+        namespace, _, name = key.partition("/")
+        shutil.rmtree(translate.log_directory(self._settings, namespace, name, uid), ignore_errors=True)
 
     # reporting
 
@@ -317,31 +247,7 @@ class Pods:
         memory.reported = wanted
 
     def _remember(self, pod: Pod) -> Memory:
-        return self._memory.setdefault(pod.metadata.uid, Memory())
-
-    def _forget(self, uid: str) -> None:
-        self._memory.pop(uid, None)
-        self._backoff.forget(uid)
-
-    def _event(self, pod: Pod, kind: str, reason: str, message: str, container: Container | None = None) -> None:
-        target = reference(pod)
-        if container is not None:
-            target = ObjectReference(
-                kind=target.kind,
-                namespace=target.namespace,
-                name=target.name,
-                uid=target.uid,
-                api_version=target.api_version,
-                resource_version=target.resource_version,
-                field_path=f"spec.{_section(pod, container)}{{{container.name}}}",
-            )
-        self._recorder.event(target, kind, reason, message)
-
-
-def _section(pod: Pod, container: Container) -> str:
-    return "initContainers" if container in pod.spec.init_containers else "containers"
-
-
-def _go_name(code: str) -> str:
-    """FAILED_PRECONDITION as Go spells it: FailedPrecondition."""
-    return "".join(part.capitalize() for part in code.split("_"))
+        known = self._memory.get(pod.key)
+        if known is None or known.uid != pod.metadata.uid:
+            known = self._memory[pod.key] = Memory(pod.metadata.uid)
+        return known

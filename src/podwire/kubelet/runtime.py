@@ -107,6 +107,11 @@ class Runtime:
                 runtime = f"container runtime not ready: {said}"
         return RuntimeStatus(runtime, network)
 
+    def maps_ports(self) -> bool:
+        """Whether a plugin of the network in force takes hostPorts, as far as the runtime's verbose status tells."""
+        info = self._call("Status", api_pb2.StatusRequest(verbose=True), timeout=QUICK).info
+        return '"portMappings":true' in info.get("cniconfig", "").replace(" ", "")
+
     def set_pod_cidr(self, pod_cidr: str) -> None:
         """Tell it the node's podCIDR."""
         config = api_pb2.RuntimeConfig(network_config=api_pb2.NetworkConfig(pod_cidr=pod_cidr))

@@ -55,6 +55,11 @@ def pod_labels(pod: Pod) -> dict[str, str]:
     }
 
 
+def log_directory(node: NodeSettings, namespace: str, name: str, uid: str) -> str:
+    """Where the logs of a pod's containers are."""
+    return f"{node.pod_logs_dir}/{namespace}_{name}_{uid}"
+
+
 def hostname(pod: Pod) -> str:
     """The pod's host name: at most 63 characters, and none of its own on the host's network."""
     if pod.spec.host_network:
@@ -69,7 +74,7 @@ def sandbox_config(pod: Pod, attempt: int, node: NodeSettings) -> api_pb2.PodSan
             name=pod.metadata.name, namespace=pod.metadata.namespace, uid=pod.metadata.uid, attempt=attempt
         ),
         hostname=hostname(pod),
-        log_directory=f"{node.pod_logs_dir}/{pod.metadata.namespace}_{pod.metadata.name}_{pod.metadata.uid}",
+        log_directory=log_directory(node, pod.metadata.namespace, pod.metadata.name, pod.metadata.uid),
         labels={**pod.metadata.labels, **pod_labels(pod)},
         annotations=pod.metadata.annotations,
         port_mappings=[
