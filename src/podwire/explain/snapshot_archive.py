@@ -72,20 +72,24 @@ def read(path: str) -> list[File]:
     """The files of an archive. Raises UsageError for what is refused or broken."""
     try:
         with open(path, "rb") as packed:
-            squeezed = packed.read(2) == b"\x1f\x8b"
-            packed.seek(0)
-            size = os.fstat(packed.fileno()).st_size
-            stream: Any = gzip.GzipFile(fileobj=packed) if squeezed else packed
-            with tarfile.open(fileobj=_Counted(stream, size, path), mode="r|", errorlevel=2) as archive:  # type: ignore[call-overload]  # it only reads
-                return list(_members(archive, path))
-    except UsageError:
-        raise
+            return read_stream(packed, os.fstat(packed.fileno()).st_size, path)
     except OSError as error:
-        if isinstance(error, (gzip.BadGzipFile, tarfile.ReadError)) or error.errno is None:
-            raise refused(path, f"it is broken: {error}") from None
-        raise UsageError("reading", path, os.strerror(error.errno)) from error
-    except (tarfile.TarError, EOFError, zlib.error, ValueError, OverflowError, RecursionError, MemoryError) as error:
+        raise UsageError("reading", path, error.strerror or str(error)) from error
+
+
+def read_stream(packed: IO[bytes], size: int, path: str) -> list[File]:
+    """The files of an archive of `size` bytes that is open; `path` is only its name."""
+    squeezed = packed.read(2) == b"\x1f\x8b"
+    packed.seek(0)
+    stream: Any = gzip.GzipFile(fileobj=packed) if squeezed else packed
+    counted = _Counted(stream, size, path)
+    try:
+        with tarfile.open(fileobj=counted, mode="r|", errorlevel=2) as archive:  # type: ignore[call-overload]  # it only reads
+            return list(_members(archive, path))
+    except (gzip.BadGzipFile, tarfile.TarError, EOFError, zlib.error, ValueError, OverflowError) as error:
         raise refused(path, f"it is broken: {error}") from None
+    except (RecursionError, MemoryError) as error:
+        raise refused(path, f"it is broken: {type(error).__name__}") from None
 
 
 def _members(archive: tarfile.TarFile, path: str) -> Iterator[File]:

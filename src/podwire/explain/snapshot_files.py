@@ -66,6 +66,9 @@ def add(into: Snapshot, file: File) -> None:
     if file.name.endswith(".conflist") or (file.name.endswith(".conf") and file.data.lstrip()[:1] in (b"{", b"")):
         _list(into, "cni_files").append(TextFile(file.name, file.text, file.where))
         return
+    if file.path == "host/hostname.txt":
+        into.hostname = into.hostname or file.text.strip()
+        return
     prose = file.name.endswith(".md") or file.data.startswith(b"## ")
     if prose or not file.data.strip() or _add_json(into, file) or _add_text(into, file):
         return
@@ -145,7 +148,7 @@ def _is_mtu_table(value: dict[str, Any]) -> bool:
 
 def _add_rows(into: Snapshot, found: list[dict[str, Any]], file: File) -> bool:
     keys = set().union(*(row.keys() for row in found[:50])) if found else set()
-    six = "6" in file.name
+    six = re.search(r"(?:route|rule|neigh|addr)s?[-_]?6|ip-?6|v6", file.name) is not None
     if "addr_info" in keys:
         _list(into, "addresses").extend(links.addresses_json(found, file.where))
         into.links = links.merge_links(into.links, links.links_json(found, file.where))
@@ -254,6 +257,8 @@ _TEXTS: tuple[tuple[re.Pattern[str], Callable[[Snapshot, File, str], None]], ...
             _extend("flows", sockets.flows_text),
         ),
         (r"^inotify wd:", _keep("fdinfo")),
+        (r"\A(?:pid \d+: \S+.*\n)+\Z", _keep("processes")),
+        (r"\ALinux \d\S+\s*\Z", _keep("kernel")),
         (r"^\s*File: .*\n(?:.*\n)*?.*(?:Birth|Modify):", _keep("stat")),
         (r"^(?:ActiveEnterTimestamp|ExecMainStartTimestamp)=", _keep("unit-start")),
         (r"^(?:# )?CONFIG_[A-Z0-9_]+(?:=| is not set)", _keep("kernel-config")),

@@ -53,8 +53,8 @@ def load(paths: Sequence[str]) -> list[Snapshot]:
     return found
 
 
-def bundle(files: Iterable[File], folder: str, manifest: dict[str, Any], origin: str) -> Snapshot:
-    """The node of a bundle."""
+def bundle(files: Iterable[File], folder: str, manifest: dict[str, Any], origin: str, live: bool = False) -> Snapshot:
+    """The node of a bundle; of a `live` one the evidence is named by what was read on the node alone."""
     into = Snapshot(label=str(manifest.get("node", "")), hostname=str(manifest.get("node", "")), origin=origin)
     parts = (
         [part for part in manifest.get("parts") or () if isinstance(part, dict)]
@@ -67,12 +67,14 @@ def bundle(files: Iterable[File], folder: str, manifest: dict[str, Any], origin:
         if inner == archive.MANIFEST:
             continue
         source = _source(sources, inner)
-        where = f"{source} ({file.where})" if source else file.where
+        where = source if live and source else f"{source} ({file.where})" if source else file.where
         add(into, replace(file, path=inner, where=where))
     for part in parts:
         if part.get("unread"):
             into.unread.append(Unread(str(part.get("file", "?")), str(part["unread"])))
-    _read_and_empty(into, parts)
+    unread = {one.part for one in into.unread}
+    into.live = live
+    mark_empty(into, [str(part.get("file")) for part in parts if part.get("read") and part.get("file") not in unread])
     return into
 
 
@@ -103,10 +105,11 @@ _EMPTY = {
 }
 
 
-def _read_and_empty(into: Snapshot, parts: list[dict[str, Any]]) -> None:
-    for part in parts:
-        kind = _EMPTY.get(str(part.get("file")))
-        if kind and part.get("read") and not part.get("unread") and getattr(into, kind) is None:
+def mark_empty(into: Snapshot, read: Iterable[str]) -> None:
+    """Say of the parts that were read that they are empty where nothing came of them."""
+    for file in read:
+        kind = _EMPTY.get(file)
+        if kind and getattr(into, kind) is None:
             setattr(into, kind, {} if kind == "modules" else [])
 
 
