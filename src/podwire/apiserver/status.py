@@ -145,11 +145,8 @@ def unauthorized() -> StatusError:
 
 def method_not_supported(resource: Resource, verb: str) -> StatusError:
     """405: the resource exists, the verb does not."""
-    message = f"{verb} is not supported on resources of kind {qualified(resource.plural, resource.group)!r}"
-    details = {"group": resource.group, "kind": resource.plural}
-    return StatusError(
-        405, "MethodNotAllowed", message.replace("'", '"'), {key: value for key, value in details.items() if value}
-    )
+    message = f'{verb} is not supported on resources of kind "{qualified(resource.plural, resource.group)}"'
+    return StatusError(405, "MethodNotAllowed", message, _details(resource, ""))
 
 
 def method_not_allowed() -> StatusError:
