@@ -89,8 +89,10 @@ def test_a_watch_ends_when_its_time_is_over_with_a_bookmark_for_those_who_take_t
     server.ok("POST", path, config_map("a"))
     with server.watch(f"{path}?watch=true&timeoutSeconds=1&allowWatchBookmarks=true") as watch:
         events = list(watch)
-    assert [event["type"] for event in events] == ["ADDED", "BOOKMARK"]
-    bookmark = events[1]["object"]
+    assert [event["type"] for event in events] == ["ADDED", "BOOKMARK", "BOOKMARK"]
+    assert events[1]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+    bookmark = events[2]["object"]
+    assert "annotations" not in bookmark["metadata"]
     assert (bookmark["kind"], bookmark["apiVersion"]) == ("ConfigMap", "v1")
     assert int(bookmark["metadata"]["resourceVersion"]) >= int(events[0]["object"]["metadata"]["resourceVersion"])
     with server.watch(f"{path}?watch=true&timeoutSeconds=1") as watch:
@@ -259,8 +261,8 @@ def test_a_watched_table_sends_its_columns_once(server, path) -> None:
     server.ok("POST", path, config_map("a", x="1"))
     with server.watch(f"{path}?watch=true&timeoutSeconds=1&allowWatchBookmarks=true", TABLE) as watch:
         server.ok("PUT", f"{path}/a", config_map("a", x="1", y="2"))
-        first, second, bookmark = list(watch)
-    assert {event["object"]["kind"] for event in (first, second, bookmark)} == {"Table"}
+        first, end, second, bookmark = list(watch)
+    assert {event["object"]["kind"] for event in (first, end, second, bookmark)} == {"Table"}
     assert [column["name"] for column in first["object"]["columnDefinitions"]] == ["Name", "Data", "Age"]
     assert first["object"]["rows"][0]["cells"][:2] == ["a", 1]
     assert first["object"]["rows"][0]["object"]["kind"] == "PartialObjectMetadata"

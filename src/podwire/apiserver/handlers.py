@@ -86,9 +86,7 @@ class Resources:
                 reads.not_newer(query_options.revision(options.resource_version), snapshot)
         # Spread out, so that not all clients of a restarted server come back at the same moment.
         seconds = options.timeout or _WATCH_SECONDS * (1 + random.random())  # noqa: S311 - no secret
-        wanted = watch.Request(
-            selector, namespace, start, options.bookmarks, bool(options.send_initial_events), float(seconds)
-        )
+        wanted = watch.Request(selector, namespace, start, options.bookmarks, float(seconds))
         return WatchResponse(wanted, backend.hub, backend.reader, renderer)
 
     async def _create(self, request: Request, target: Target) -> Response:

@@ -5,9 +5,9 @@ that resource, each of which keeps what it selects in a queue of its own and is 
 (its queue is full) is cut off: what it still gets is an ERROR event with 410, upon which a client lists again. So the
 writer never waits for a client and memory stays bounded.
 
-A watch begins in one of three ways (https://kubernetes.io/docs/reference/using-api/api-concepts/#watch): with the state
-now as ADDED events (no resourceVersion, or 0), the same with a bookmark that marks the end of that state
-(sendInitialEvents), or behind an exact revision, from the log. Start state and subscription are taken in one
+A watch begins in one of two ways (https://kubernetes.io/docs/reference/using-api/api-concepts/#watch): with the state now as
+ADDED events (sendInitialEvents, or no resourceVersion, or 0), its end marked by an annotated bookmark for those who take
+bookmarks, or behind an exact revision, from the log. Start state and subscription are taken in one
 step of the loop, and the log is read up to the same revision from which live changes count: no gap, no event twice.
 
 An object that moves into a selection is ADDED for that watcher, one that moves out is DELETED (as it was before,
@@ -150,7 +150,6 @@ class Request(NamedTuple):
     namespace: str
     start: int | None
     bookmarks: bool
-    initial_events_end: bool
     seconds: float
 
 
@@ -196,7 +195,7 @@ class Stream:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._request.seconds
         await self._send_all(first)
-        if self._request.initial_events_end and self._request.bookmarks:
+        if self._request.start is None and self._request.bookmarks:
             await self._send(self._renderer.bookmark(watcher.start, INITIAL_EVENTS_END))
         bookmark = loop.time() + BOOKMARK_SECONDS
         while True:
