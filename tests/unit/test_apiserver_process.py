@@ -68,7 +68,10 @@ def test_what_was_acknowledged_survives_kill_9_and_the_revision_goes_on(process)
         clients = [Client(process, round_ * 10 + number) for number in range(4)]
         for client in clients:
             client.start()
-        time.sleep(0.2 + random.random() * 0.4)
+        deadline = time.monotonic() + 20
+        while sum(len(client.acknowledged) for client in clients) < 40 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(random.random() * 0.3)
         process.kill()
         for client in clients:
             client.join(10)
