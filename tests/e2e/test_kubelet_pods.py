@@ -250,6 +250,8 @@ def test_a_failing_network_is_an_event_with_the_plugins_message_and_heals(rig: R
     )
     assert "/run/flannel/subnet.env" in message
     assert rig.pod("unwired").status.phase == "Pending"
+    until(lambda: len([one for one in rig.events("unwired") if one[1] == "FailedCreatePodSandBox"]) > 1, what="a retry")
+    assert len([one for one in rig.events("unwired") if one[1] == "StandIn"]) == 1
     os.rename(f"{path}.away", path)
     rig.ready("unwired")
     rig.delete("unwired")

@@ -9,6 +9,7 @@ from podwire.cli.kubelet import node_name
 from podwire.criapi import api_pb2
 from podwire.errors import UsageError
 from podwire.kubelet import honour, node, translate
+from podwire.kubelet.daemon import changed
 from podwire.kubelet.environment import ConfigError
 from podwire.kubelet.heartbeat import settled
 from podwire.kubelet.runtime import RuntimeStatus
@@ -213,6 +214,11 @@ def test_a_runtime_that_falls_silent_is_given_half_a_minute():
     assert settled(good, silent, NOW - 31, NOW) is silent
     assert settled(good, unready, NOW, NOW) is unready
     assert settled(silent, good, NOW, NOW) is good
+
+
+def test_changes_between_two_lists_are_found():
+    assert changed({"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 9, "d": 4}) == {"b", "c", "d"}
+    assert changed({}, {}) == set()
 
 
 def test_a_node_name_is_a_dns_name():

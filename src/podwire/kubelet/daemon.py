@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from podwire.daemon.supervision import Supervisor
 from podwire.errors import CriError, PodwireError, UsageError
@@ -36,8 +36,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("podwire.kubelet")
 
+K = TypeVar("K")
+
 WORKERS = 4
 RELIST = 30.0
+POLL = 1.0  # the real kubelet's period for runtimes without events
 FIRST_RETRY = 0.2
 LONGEST_RETRY = 10.0
 FLUSH = 1.0
@@ -72,6 +75,11 @@ def run(options: Options, stop: threading.Event) -> int:
         kubelet.close()
         supervisor.close()
     return supervisor.status
+
+
+def changed(before: Mapping[K, object], now: Mapping[K, object]) -> set[K]:
+    """The keys whose values differ, came, or went."""
+    return {key for key in {*before, *now} if before.get(key) != now.get(key)}
 
 
 class Kubelet:
@@ -167,7 +175,7 @@ class Kubelet:
         for key in self._reflector.store:
             self._queue.add(key)
         try:
-            for namespace, name in self._runtime.pods():
+            for namespace, name in self._runtime.snapshot():
                 self._queue.add(f"{namespace}/{name}")
         except CriError as error:
             log.debug("the runtime does not answer", extra={"kv": {"error": error}})
@@ -185,13 +193,27 @@ class Kubelet:
                 log.debug("the runtime's events broke off", extra={"kv": {"error": error}})
                 self._heartbeat.poke()
                 if error.code == "UNIMPLEMENTED":
-                    log.warning("the runtime has no events: changes are seen when everything is listed")
+                    log.info("the runtime has no events: it is asked every second")
+                    self._poll()
                     return
             except ValueError:  # the channel was closed: we are ending
                 return
             if time.monotonic() - started < 1.0:
                 self._stop.wait(1.0)
             self._relist()
+
+    def _poll(self) -> None:
+        """For runtimes without events (containerd before 1.7): find changes by comparing two lists."""
+        before: dict[tuple[str, str], frozenset[tuple[str, int]]] = {}
+        while not self._stop.wait(POLL):
+            try:
+                now = self._runtime.snapshot()
+            except CriError as error:
+                log.debug("the runtime does not answer", extra={"kv": {"error": error}})
+                continue
+            for namespace, name in changed(before, now):
+                self._queue.add(f"{namespace}/{name}")
+            before = now
 
     def _work(self) -> None:
         while (key := self._queue.get()) is not None:

@@ -45,6 +45,7 @@ class Memory:
 
     uid: str
     reported: dict[str, Any] | None = None  # the status as last sent
+    announced: bool = False  # whether it was said what the pod gets here and what not
     waiting: dict[str, tuple[str, str]] = field(default_factory=dict)  # container → (reason, message)
 
 
@@ -147,7 +148,9 @@ class Pods:
         for sandbox in plan.remove_sandboxes:
             self._runtime.remove_sandbox(sandbox)
         if plan.run_sandbox is not None:
-            self._starter.run_sandbox(pod, plan.run_sandbox)
+            memory = self._remember(pod)
+            announce, memory.announced = not memory.announced, True
+            self._starter.run_sandbox(pod, plan.run_sandbox, announce=announce)
         failed: Exception | None = None
         for start in plan.start:
             try:
@@ -236,7 +239,8 @@ class Pods:
         if pod.finished:
             return
         memory = self._remember(pod)
-        wanted = podstatus.status(pod, view, self._node, memory.waiting, self._clock(), memory.reported)
+        node = self._node._replace(runtime=self._runtime.name)
+        wanted = podstatus.status(pod, view, node, memory.waiting, self._clock(), memory.reported)
         if memory.reported is not None and podstatus.same(memory.reported, wanted):
             return
         body = {"metadata": {"uid": pod.metadata.uid}, "status": wanted}

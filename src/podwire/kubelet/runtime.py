@@ -72,6 +72,14 @@ class Runtime:
         self.endpoint = endpoint
         self._channel = grpc.insecure_channel(f"unix:{endpoint.removeprefix('unix://')}", options=_CHANNEL)
         self._stub = Stub(self._channel)
+        self._name = ""
+
+    @property
+    def name(self) -> str:
+        """What stands before a container's id: podwire, containerd."""
+        if not self._name:
+            self._name = self.version().partition("://")[0]
+        return self._name
 
     def close(self) -> None:
         """End it, and with it the events' stream."""
@@ -119,16 +127,16 @@ class Runtime:
 
     # looking
 
-    def pods(self) -> set[tuple[str, str]]:
-        """(namespace, name) of all pods that have a sandbox or a container."""
+    def snapshot(self) -> dict[tuple[str, str], frozenset[tuple[str, int]]]:
+        """All pods that have a sandbox or a container, by (namespace, name), with the ids and states of these."""
         sandboxes = self._call("ListPodSandbox", api_pb2.ListPodSandboxRequest()).items
         containers = self._call("ListContainers", api_pb2.ListContainersRequest()).containers
-        found = set()
+        found: dict[tuple[str, str], set[tuple[str, int]]] = {}
         for item in (*sandboxes, *containers):
-            key = item.labels.get(view.LABEL_NAMESPACE), item.labels.get(view.LABEL_NAME)
-            if all(key):
-                found.add(key)
-        return found
+            namespace, name = item.labels.get(view.LABEL_NAMESPACE), item.labels.get(view.LABEL_NAME)
+            if namespace and name:
+                found.setdefault((namespace, name), set()).add((item.id, item.state))
+        return {key: frozenset(states) for key, states in found.items()}
 
     def views(self, namespace: str, name: str) -> dict[str, view.PodView]:
         """What there is of the pods of this name, by uid: usually one, two while an old one is ending."""

@@ -85,15 +85,15 @@ class Starter:
         self._services = services
         self._runtime_status = runtime_status
 
-    def run_sandbox(self, pod: Pod, attempt: int) -> None:
-        """Run a sandbox for the pod. CriError if there is none afterwards."""
+    def run_sandbox(self, pod: Pod, attempt: int, *, announce: bool) -> None:
+        """Run a sandbox for the pod, announcing first what the pod gets here. CriError if there is none afterwards."""
         status = self._runtime_status()
         if status.network_problem and not pod.spec.host_network:
             self._voice.warning(pod, "NetworkNotReady", f"network is not ready: {status.network_problem}")
             raise CriError("running", pod.key, "UNAVAILABLE", status.network_problem)
-        if attempt == 0:
+        if announce and attempt == 0:
             self._announce(pod)
-        else:
+        elif attempt > 0:
             self._voice.normal(pod, "SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
         try:
             self._runtime.run_sandbox(translate.sandbox_config(pod, attempt, self._settings))
