@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from http.client import HTTPException
 
 import pytest
 from apiserver_process import CONFIG_MAPS, MERGE, PODS, Server, config_map, pod
@@ -42,7 +43,7 @@ class Client(threading.Thread):
         self.uncertain: set[str] = set()
 
     def run(self) -> None:
-        with contextlib.closing(self.server.connect()) as connection, contextlib.suppress(OSError, EOFError):
+        with contextlib.closing(self.server.connect()) as connection, contextlib.suppress(OSError, HTTPException):
             for index in itertools.count():
                 name = f"c{self.number}-{index}"
                 self.step(connection, "POST", CONFIG_MAPS, name, config_map(name, v="1"), "1")

@@ -135,6 +135,37 @@ async def _serve(checked: Settings, certified: Credentials, sock: socket.socket,
     stopping = asyncio.Event()
     threading.Thread(target=_forward, args=(stop, loop, stopping), name="stop", daemon=True).start()
     store = Store(os.path.join(checked.options.data_dir, "objects.db"))
+    backend = _backend(checked, store, loop)
+    tasks: list[asyncio.Task[None]] = []
+
+    async def ready() -> None:
+        out = checked.options.kubeconfig_out
+        if out:
+            _write_kubeconfig(out, credentials.kubeconfig(certified, checked.url))
+        logs.kv(log, logging.INFO, "serving", url=checked.url, revision=backend.hub.revision, kubeconfig=out or "-")
+
+    async def end_watches() -> None:
+        await stopping.wait()
+        backend.hub.close()
+
+    backend.writer.start()
+    try:
+        ensure = functools.partial(bootstrap.ensure, advertise_address=checked.advertise, port=checked.port)
+        await backend.write(ensure)
+        for work in (Sweeper(backend).run(), tidy(backend, checked.options.event_ttl, ensure), end_watches()):
+            tasks.append(asyncio.create_task(work))
+        await _Server(_config(backend, certified), stopping, ready).serve([sock])
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await loop.run_in_executor(None, backend.writer.stop)
+        backend.reader.close()
+        store.close()
+        log.info("ended")
+
+
+def _backend(checked: Settings, store: Store, loop: asyncio.AbstractEventLoop) -> Backend:
     kinds = registry()
     hub = Hub(store.revision)
     world = World(kinds, checked.flags, time.time, lambda: str(uuid.uuid4()))
@@ -143,37 +174,7 @@ async def _serve(checked: Settings, certified: Credentials, sock: socket.socket,
         loop.call_soon_threadsafe(hub.publish, changes)
 
     writer = Writer(store, deliver, time.time)
-    backend = Backend(world, Schemas(kinds.resources), store.reader(), writer, hub, checked.address)
-    writer.start()
-    tasks: list[asyncio.Task[None]] = []
-    try:
-        ensure = functools.partial(bootstrap.ensure, advertise_address=checked.advertise, port=checked.port)
-        await backend.write(ensure)
-        tasks += [
-            asyncio.create_task(Sweeper(backend).run()),
-            asyncio.create_task(tidy(backend, checked.options.event_ttl, ensure)),
-        ]
-
-        async def ready() -> None:
-            out = checked.options.kubeconfig_out
-            if out:
-                _write_kubeconfig(out, credentials.kubeconfig(certified, checked.url))
-            logs.kv(log, logging.INFO, "serving", url=checked.url, revision=hub.revision, kubeconfig=out or "-")
-
-        async def ended() -> None:
-            await stopping.wait()
-            hub.close()
-
-        tasks.append(asyncio.create_task(ended()))
-        await _Server(_config(backend, certified), stopping, ready).serve([sock])
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await loop.run_in_executor(None, writer.stop)
-        backend.reader.close()
-        store.close()
-        log.info("ended")
+    return Backend(world, Schemas(kinds.resources), store.reader(), writer, hub, checked.address)
 
 
 def _write_kubeconfig(path: str, text: str) -> None:
