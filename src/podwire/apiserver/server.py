@@ -152,8 +152,8 @@ async def _serve(checked: Settings, certified: Credentials, sock: socket.socket,
     try:
         ensure = functools.partial(bootstrap.ensure, advertise_address=checked.advertise, port=checked.port)
         await backend.write(ensure)
-        for work in (Sweeper(backend).run(), tidy(backend, checked.options.event_ttl, ensure), end_watches()):
-            tasks.append(asyncio.create_task(work))
+        loops = (Sweeper(backend).run(), tidy(backend, checked.options.event_ttl, ensure), end_watches())
+        tasks += [asyncio.create_task(work) for work in loops]
         await _Server(_config(backend, certified), stopping, ready).serve([sock])
     finally:
         for task in tasks:
