@@ -1,7 +1,8 @@
 """The root file system of a `podwire/host` container: the host's, read-only, with what must be private laid over it.
 
     /           the host's tree, bound recursively, read-only, nosuid, nodev
-    /tmp /run   tmpfs of its own
+    /tmp        the host's, with a private layer over it: a command may lie there, and what is written nobody else sees
+    /run        tmpfs of its own
     /dev        tmpfs with null, zero, full, random, urandom, tty, a pts of its own, shm
     /proc       that of its PID namespace; parts that reach the host are read-only or covered, as containers have it
     /sys        read-only, that of its network namespace
@@ -75,7 +76,7 @@ def enter(base: str, etc: Mapping[str, str], hidden: Iterable[str]) -> None:
     _mount_dev(f"{base}/dev")
     namespaces.mount("proc", f"{base}/proc", "proc", _STRICT)
     namespaces.mount("sysfs", f"{base}/sys", "sysfs", _STRICT | namespaces.MS_RDONLY)
-    namespaces.mount("tmpfs", f"{base}/tmp", "tmpfs", _NOSUID_NODEV, "mode=1777")  # noqa: S108
+    _mount_tmp(f"{base}/tmp")  # noqa: S108 - the container's own
     namespaces.mount("tmpfs", f"{base}/run", "tmpfs", _NOSUID_NODEV, "mode=755")
     os.chdir(base)
     namespaces.pivot_root(".", ".")
@@ -104,6 +105,17 @@ def _make_readonly(base: str) -> None:
                 "mount_setattr(2)", answer="the kernel has none", hint="Linux 5.12 or newer is needed"
             )
         raise error
+
+
+def _mount_tmp(target: str) -> None:
+    """A tmpfs that holds the private layer, and over it, out of sight, the overlay of the two."""
+    namespaces.mount("tmpfs", target, "tmpfs", _NOSUID_NODEV, "mode=1777")
+    upper, work = f"{target}/upper", f"{target}/work"
+    os.mkdir(upper)
+    os.chmod(upper, 0o1777)  # noqa: S103 - it becomes /tmp
+    os.mkdir(work)
+    options = f"lowerdir=/tmp,upperdir={upper},workdir={work}"
+    namespaces.mount("overlay", target, "overlay", _NOSUID_NODEV, options)
 
 
 def _mount_dev(dev: str) -> None:
