@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import time
@@ -185,3 +186,38 @@ def test_a_kubelet_at_rest_costs_little(rig: Rig) -> None:
     hertz = os.sysconf("SC_CLK_TCK")
     for used in (after[0] - before[0], after[1] - before[1]):
         assert used / hertz / 5 < 0.02
+
+
+def test_a_runtime_killed_again_and_again_loses_and_leaks_nothing(rig: Rig) -> None:
+    names = [f"many-{number}" for number in range(12)]
+
+    def kill_often(seconds: float) -> None:
+        dice = random.Random(seconds)
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            time.sleep(dice.uniform(0.02, 0.5))
+            rig.cri.kill()
+            rig.cri.start()
+
+    for number, name in enumerate(names):
+        rig.create(name, host("sleep", "1000") if number % 3 == 0 else web(), terminationGracePeriodSeconds=1)
+    kill_often(5)
+    for name in names:
+        until(lambda name=name: rig.pod(name).ready, 40, f"{name} to be ready: {rig.log()[-3000:]}")
+    addresses = {rig.pod(name).status.pod_ip for name in names}
+    assert len(addresses) == len(names)
+    assert {name for name in rig.node.listdir("/var/lib/cni/networks/cni0") if name[0].isdigit()} == addresses
+    for name in names:
+        rig.client.delete(PODS, name, "default")
+    kill_often(5)
+    for name in names:
+        rig.gone(name, 40)
+    for folder in ("netns", "sandboxes", "containers"):
+        until(lambda folder=folder: os.listdir(f"{rig.cri.state}/{folder}") == [], 40, f"{folder} to be empty")
+    assert [name for name in rig.node.listdir("/var/lib/cni/networks/cni0") if name[0].isdigit()] == []
+    with rig.node.rtnl() as rtnl:
+        assert [link.name for link in rtnl.links(kind="veth")] == []
+    assert rig.cri.state not in cri_rig.process_list()
+    assert f"{cri_rig.STATE}/containers" not in "".join(
+        line for line in cri_rig.process_list().splitlines() if "default/many-" in line
+    )
