@@ -46,10 +46,12 @@ if [ ! -x .venv/bin/podwire ] || [ "$(cat $stamp 2>/dev/null)" != "$inputs" ]; t
   say "making .venv"
   [ -x .venv/bin/python ] || "$python" -m venv .venv
   .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' 2> >(grep -v '^WARNING' >&2)
-  # What a lab's first start would otherwise compile.
-  .venv/bin/python -m compileall -q -x 'lightkube/models|/test' .venv/lib/python3*/site-packages src >/dev/null || true
+  .venv/bin/python -m compileall -q -x 'lightkube/models|/test' .venv/lib/python3*/site-packages >/dev/null || true
   printf '%s' "$inputs" >$stamp
 fi
+
+# What every process of a lab would otherwise compile for itself, which costs time and memory.
+.venv/bin/python -m compileall -q src >/dev/null
 
 kubectl_ok() {
   command -v "$1" >/dev/null || return 1

@@ -86,7 +86,7 @@ def test_only_its_own_tmp_run_and_dev_can_be_written(cri: cri_rig.Cri, sandbox: 
     said = cri.output(sandbox, "sh", "-c", script).splitlines()
     assert {line.split()[1] for line in said if line.startswith("yes ")} == {"/tmp", "/run", "/dev/shm"}
     # What one container writes to /tmp neither the next one sees nor the node; what the node has there can be read.
-    assert cri.output(sandbox, "sh", "-c", "ls /tmp/x 2>/dev/null || echo none") == "none\n"
+    assert cri.output(sandbox, "sh", "-c", "ls /tmp/x 2>/dev/null || echo none") == "none"
     assert cri.output(sandbox, "sh", "-c", "ls /run | grep -v podwire-etc") == ""
     assert not os.path.exists(f"{cri.node.root}/tmp/x")
 
