@@ -12,7 +12,7 @@ import functools
 #
 # Chain names are a prefix and the first 16 characters of base32(sha256(text)): 80 bits, and iptables allows 28
 # characters. For service chains the text is the port's name and the protocol, for endpoint chains also `ip:port`.
-# Until Kubernetes 1.20 an unnamed port left its colon in the text (`default/web:` + `tcp`), so names in older listings
+# Before Kubernetes 1.19 an unnamed port left its colon in the text (`default/web:` + `tcp`), so names in older listings
 # differ from today's for unnamed ports. A hash has no inverse: comments say whose chain it is.
 
 SERVICE_CHAIN_PREFIXES = ("KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-")

@@ -1,11 +1,12 @@
 """Holding NodePorts: a socket on each, so that no other program can get the number.
 
-Until Kubernetes 1.27 kube-proxy did this; today nobody does. Rules take NodePort traffic before the kernel looks for a
+Until Kubernetes 1.23 kube-proxy did this; today nobody does. Rules take NodePort traffic before the kernel looks for a
 socket, so a program that has the port breaks nothing for clients, but is itself never reached, and who looks with lsof
 learns nothing. So here each NodePort is bound again. When it cannot be, because another program has it, that is
 an error in the log and a Warning Event on the Service; rules are written all the same; and it is tried again each sync period.
 
-What reaches a held socket is traffic that no rule took, because rules are missing. It must never hang there:
+What reaches a held socket is traffic that no rule took, because rules are missing. It must never hang there, as it did
+when kube-proxy opened ports before it wrote rules and never read from them (kubernetes #106713):
 
 * TCP: accepted and reset at once (SO_LINGER 0), as if the port were closed, and counted.
 * UDP: read and thrown away, and counted.
