@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import socket
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 from podwire.daemon import health as pages
@@ -195,6 +196,8 @@ class KubeProxy:
         # A run before the lists are complete would do nothing but hold up the one that comes when they are.
         if self._is_ready():
             self._health.queued()
+            for family in self._families:
+                self._metrics.last_queued.labels(family.name).set(time.time())
             self._runner.run()
 
     # What a run asks.
@@ -247,6 +250,8 @@ class KubeProxy:
             self._metrics.endpoint_pending.labels(family.name).set(slices)
             for table, count in family.sync.rule_counts().items():
                 self._metrics.rules.labels(family.name, table).set(count)
+            for policy, count in family.sync.ports_without_local_endpoints().items():
+                self._metrics.no_local.labels(family.name, policy).set(count)
         return pages.Answer(200, self._metrics.text(), "text/plain; version=0.0.4; charset=utf-8")
 
 

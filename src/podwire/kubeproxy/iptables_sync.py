@@ -21,6 +21,7 @@ from podwire.kubeproxy.iptables import translate
 from podwire.kubeproxy.iptables_base import base_rules, localhost_guard, node_port_rules
 from podwire.kubeproxy.iptables_verify import Expected, damage
 from podwire.kubeproxy.layout import read_layout
+from podwire.kubeproxy.view import Handling
 from podwire.rules.iptables.run import RestoreRefused
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class _Served:
 
     record: plan.PortRecord
     endpoints: int
+    internal_dropped: bool
+    external_dropped: bool
 
 
 _Services = dict[str, list[_Served]]
@@ -119,7 +122,7 @@ class IptablesSync:
             for name in names:
                 for view in views.pop(name):
                     record, chains = _spell(view, settings, endpoints)
-                    services[name].append(_Served(record, view.total))
+                    services[name].append(_served(record, view))
                     yield record, chains
 
         batch = plan.BATCH if self._door.backend == "nf_tables" else None
@@ -139,7 +142,7 @@ class IptablesSync:
         for name, found in views.items():
             spelled = [_spell(view, settings, endpoints) for view in found]
             after += spelled
-            services[name] = [_Served(record, view.total) for (record, _), view in zip(spelled, found, strict=True)]
+            services[name] = [_served(record, view) for (record, _), view in zip(spelled, found, strict=True)]
         text = plan.partial([port.record for port in old], after)
         if text:
             self._restore(text)
@@ -184,6 +187,19 @@ class IptablesSync:
                 for (table, _), _line in port.record.shared:
                     counts[table] += 1
         return counts
+
+    def ports_without_local_endpoints(self) -> dict[str, int]:
+        """Ports whose traffic is dropped here, because its policy is Local and only other nodes have endpoints."""
+        ports = [port for ports in list((self._services or {}).values()) for port in ports]
+        return {
+            "internal": sum(port.internal_dropped for port in ports),
+            "external": sum(port.external_dropped for port in ports),
+        }
+
+
+def _served(record: plan.PortRecord, view: PortView) -> _Served:
+    exposed = view.port.externally_accessible
+    return _Served(record, view.total, view.internal is Handling.DROP, exposed and view.external is Handling.DROP)
 
 
 def _spell(view: PortView, settings: Settings, endpoints: int) -> tuple[plan.PortRecord, plan.Spelled]:
