@@ -33,14 +33,13 @@ def setting(name: str, value: object) -> None:
 def ensure_bridge(host: Rtnl, conf: Conf) -> Link:
     """The bridge, made if there is none, and up."""
     try:
-        try:
-            filtering = bool(conf.vlan or conf.vlan_trunk)
-            host.create_bridge(conf.bridge, mtu=conf.mtu, mac=_new_mac(), vlan_filtering=filtering, up=True)
-        except AlreadyExists:
-            pass
-        except KernelError as error:
-            raise ValueError(f"could not add {quoted(conf.bridge)}: {iface.said(error)}") from error
+        made = _make_bridge(host, conf)
         bridge = bridge_by_name(host, conf.bridge)
+        if made:
+            # Setting its MAC, even to what it is, pins it: else it follows the lowest of the ports, which come and go, and the
+            # containers' ARP entries of their gateway go stale. (A bridge that is born with a MAC has no carrier until its
+            # first port has one, and with it no link-local address.)
+            host.set_link(bridge.index, mac=bridge.mac)
         if conf.promisc and not bridge.promisc:
             host.set_link(bridge.index, promisc=True)
         setting(f"net/ipv6/conf/{conf.bridge}/accept_ra", 0)
@@ -51,14 +50,15 @@ def ensure_bridge(host: Rtnl, conf: Conf) -> Link:
     return bridge
 
 
-def _new_mac() -> str:
-    """A MAC of our own for a bridge: one that is set at birth stays.
-
-    Else it follows the lowest of the ports, which come and go, and the containers' ARP entries of their gateway go stale.
-    """
-    raw = bytearray(os.urandom(6))
-    raw[0] = raw[0] & 0xFC | 0x02  # locally administered, not multicast
-    return raw.hex(":")
+def _make_bridge(host: Rtnl, conf: Conf) -> bool:
+    """Whether it was not there before."""
+    try:
+        host.create_bridge(conf.bridge, mtu=conf.mtu, vlan_filtering=bool(conf.vlan or conf.vlan_trunk), up=True)
+    except AlreadyExists:
+        return False
+    except KernelError as error:
+        raise ValueError(f"could not add {quoted(conf.bridge)}: {iface.said(error)}") from error
+    return True
 
 
 def bridge_by_name(host: Rtnl, name: str) -> Link:

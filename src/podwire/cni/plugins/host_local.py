@@ -71,7 +71,8 @@ def _range_sets(ipam: Fields, runtime: Fields) -> list[RangeSet]:
 
 
 def _requested(request: Request, fields: Fields) -> list[Ip]:
-    texts = [parse_args(request.args, ("IP",)).get("IP", "")]
+    # MAC is for the plugin that called this one; the reference plugin refuses it unless IgnoreUnknown is said.
+    texts = [parse_args(request.args, ("IP", "MAC")).get("IP", "")]
     found = []
     try:
         found += [_ip(text) for text in texts if text]
