@@ -1,6 +1,11 @@
-"""A picture of this host, to compare before and after: what `podwire down` must leave as it was."""
+"""A picture of this host, to compare before and after: what `podwire down` must leave as it was.
+
+Labs of other names than the tests' (t-…) may be up meanwhile, the shared one among them; their logs grow and their
+interfaces come and go, so what is theirs by name is left out.
+"""
 
 import os
+import re
 import subprocess
 
 from podwire.kernel import owner
@@ -44,7 +49,8 @@ def picture():
         # A test of somebody else's may hold a namespace there for a moment.
         taken["mounts"] = sorted(line for line in file.read().splitlines() if "/run/netns" not in line)
     taken["files"] = sorted(_files())
-    taken["marked processes"] = [f"{p.lab} {p.node} {p.component}" for p in owner.marked_processes()]
+    processes = [process for process in owner.marked_processes() if process.lab.startswith("t-")]
+    taken["marked processes"] = [f"{p.lab} {p.node} {p.component}" for p in processes]
     return taken
 
 
@@ -60,7 +66,11 @@ def difference(before, after):
 
 def _lines(argv):
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    return [line for line in done.stdout.splitlines() if not line.startswith("#")]
+    return [line for line in done.stdout.splitlines() if not line.startswith("#") and not _of_another_lab(line)]
+
+
+def _of_another_lab(text):
+    return re.search(r"\bpw-(?!t-)|/run/podwire/lab/(?!t-)|/conf/pw-(?!t-)|/neigh/pw-(?!t-)", text) is not None
 
 
 def _sysctls():
@@ -69,7 +79,7 @@ def _sysctls():
             continue
         for name in names:
             path = f"{folder}/{name}"
-            if path.startswith(RESTLESS):
+            if path.startswith(RESTLESS) or _of_another_lab(path):
                 continue
             try:
                 with open(path, encoding="utf-8", errors="replace") as file:
@@ -84,6 +94,8 @@ def _files():
             folders[:] = [name for name in folders if not f"{folder}/{name}".startswith(IGNORED)]
             for name in [*folders, *names]:
                 path = f"{folder}/{name}"
+                if _of_another_lab(path):
+                    continue
                 try:
                     status = os.lstat(path)
                 except FileNotFoundError:
