@@ -1,48 +1,63 @@
-"""podwire kubelet: runs the pods that are bound to a node."""
+"""podwire kubelet: runs the pods that are bound to a node. It reads its command line itself (see `arguments`)."""
 
 from __future__ import annotations
 
 import os
 import socket
-
-import typer
+from typing import TYPE_CHECKING
 
 from podwire.errors import UsageError
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import typer
+
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("kubelet")(kubelet)
+    """Add the command to typer's list."""
+    import typer
+
+    def kubelet(arguments: list[str] = typer.Argument(None, metavar="[FLAG]...")) -> None:  # noqa: B008 - typer's way
+        """Register the node and run the pods bound to it, through a CRI runtime."""
+        raise typer.Exit(main(arguments or []))
+
+    app.command("kubelet", context_settings={"ignore_unknown_options": True, "help_option_names": []})(kubelet)
 
 
-def kubelet(
-    kubeconfig: str | None = typer.Option(None, help="How to reach the API. [default: in-cluster, then $KUBECONFIG]"),
-    hostname_override: str | None = typer.Option(None, help="The node's name. [default: the host name]"),
-    node_ip: str = typer.Option(..., help="The node's address; two, with a comma, for both families."),
-    container_runtime_endpoint: str = typer.Option("unix:///run/podwire/cri.sock", help="The runtime's CRI socket."),
-    node_labels: str = typer.Option("", help="More labels for the Node: key=value,key=value."),
-    cluster_dns: str = typer.Option("", help="Addresses of the cluster's DNS, with commas."),
-    cluster_domain: str = typer.Option("", help="The cluster's domain, for search lists."),
-    pod_logs_dir: str = typer.Option("/run/podwire/pods", help="Where containers write their logs."),
-    verbosity: int = typer.Option(0, "--v", help="1: log more."),
-) -> None:
-    """Register the node and run the pods bound to it, through a CRI runtime."""
+def main(arguments: Sequence[str]) -> int:
+    """Run the kubelet with these arguments; its exit status. Raises PodwireError."""
+    from podwire.cli.arguments import Parser
+
+    parser = Parser("kubelet", "Register the node and run the pods bound to it, through a CRI runtime.")
+    add = parser.add_argument
+    add("--kubeconfig", help="how to reach the API; without it in-cluster, $KUBECONFIG, ~/.kube/config")
+    add("--hostname-override", default=os.uname().nodename.lower(), help="the node's name")
+    add("--node-ip", required=True, help="the node's address; two, with a comma, for both families")
+    add("--container-runtime-endpoint", default="unix:///run/podwire/cri.sock", help="the runtime's CRI socket")
+    add("--node-labels", default="", help="more labels for the Node: key=value,key=value")
+    add("--cluster-dns", default="", help="addresses of the cluster's DNS, with commas")
+    add("--cluster-domain", default="", help="the cluster's domain, for search lists")
+    add("--pod-logs-dir", default="/run/podwire/pods", help="where containers write their logs")
+    add("--v", type=int, default=0, help="1 logs more")
+    flags = parser.parse_args(arguments)
+    settings = {
+        "kubeconfig": flags.kubeconfig,
+        "hostname_override": node_name(flags.hostname_override),
+        "node_ip": _addresses("--node-ip", flags.node_ip),
+        "container_runtime_endpoint": flags.container_runtime_endpoint,
+        "node_labels": _labels(flags.node_labels),
+        "cluster_dns": _addresses("--cluster-dns", flags.cluster_dns),
+        "cluster_domain": flags.cluster_domain.strip("."),
+        "pod_logs_dir": flags.pod_logs_dir.rstrip("/"),
+    }
+
     from podwire.daemon import logs
     from podwire.daemon.signals import stop_event
     from podwire.kubelet.daemon import Options, run
 
-    logs.configure("kubelet", verbosity)
-    options = Options(
-        kubeconfig=kubeconfig,
-        hostname_override=node_name(hostname_override or os.uname().nodename.lower()),
-        node_ip=_addresses("--node-ip", node_ip),
-        container_runtime_endpoint=container_runtime_endpoint,
-        node_labels=_labels(node_labels),
-        cluster_dns=_addresses("--cluster-dns", cluster_dns),
-        cluster_domain=cluster_domain.strip("."),
-        pod_logs_dir=pod_logs_dir.rstrip("/"),
-    )
-    raise typer.Exit(run(options, stop_event()))
+    logs.configure("kubelet", flags.v)
+    return run(Options(**settings), stop_event())
 
 
 def node_name(name: str) -> str:

@@ -31,8 +31,9 @@ COMMANDS = {
     "explain": "explain",
 }
 
-#: Commands whose module has a `main` that reads the command line itself: flannel's flags are Go's (-iface=eth0).
-RAW = frozenset({"flanneld"})
+#: Commands whose module has a `main` that reads the command line itself: flannel's flags are Go's (-iface=eth0); of the
+#: others there is one on each node, and typer would cost each of them memory and start-up time.
+RAW = frozenset({"cri", "flanneld", "kubelet"})
 
 
 def main() -> None:
