@@ -112,14 +112,14 @@ def test_datagrams_that_no_rule_took_are_thrown_away_and_counted(held):
 
     def send():
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-            for _ in range(100):
+            for _ in range(50):  # fewer than what a receive buffer holds: the rest would be dropped uncounted
                 sock.sendto(b"x" * 900, ("127.0.0.1", 30053))
 
     held.call(send)
     deadline = time.monotonic() + 2
-    while held.value("podwire_node_port_strays_total", protocol="udp") != 100 and time.monotonic() < deadline:
+    while held.value("podwire_node_port_strays_total", protocol="udp") != 50 and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert held.value("podwire_node_port_strays_total", protocol="udp") == 100
+    assert held.value("podwire_node_port_strays_total", protocol="udp") == 50
 
 
 ERROR = (
