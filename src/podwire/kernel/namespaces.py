@@ -1,7 +1,8 @@
 """Linux namespaces and mounts: setns(2), unshare(2), mount(2), pivot_root(2), sethostname(2).
 
 Python 3.11 has none of these in `os`, so they go through libc by ctypes, loaded only when one is called: a CNI plugin
-that merely opens a namespace file must not pay for it.
+that merely opens a namespace file must not pay for it. `setns` and `unshare`, which every CNI plugin that goes into a container
+needs, use `_ctypes`, the C half of ctypes: the Python half takes 2 ms to import and brings nothing to a call with two integers.
 
 A namespace is handled as an open file descriptor on its nsfs inode (namespaces(7)): it keeps the namespace alive, can
 be handed over, and two of them are the same namespace when `same()` says so. A network namespace belongs to a thread:
@@ -17,6 +18,7 @@ from podwire.errors import KernelError, NotFound
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Any
 
@@ -42,6 +44,10 @@ MS_PRIVATE = 0x40000
 MS_SLAVE = 0x80000
 MNT_DETACH = 0x2
 
+# CPython's Modules/_ctypes/ctypes.h
+_FUNCFLAG_CDECL = 0x1
+_FUNCFLAG_USE_ERRNO = 0x8
+
 
 def _libc() -> Any:
     import ctypes
@@ -57,17 +63,63 @@ def _call(name: str, doing: str, target: str, *arguments: object) -> None:
         raise KernelError.of(ctypes.get_errno(), doing, target)
 
 
+class _Calls:
+    """libc's setns and unshare as Python calls that return (result, errno); looked up once."""
+
+    __slots__ = ("setns", "unshare")
+
+    def __init__(self) -> None:
+        self.setns = _function("setns")
+        self.unshare = _function("unshare")
+
+
+def _function(name: str) -> Callable[..., tuple[int, int]]:
+    """A function of libc that takes and returns C ints."""
+    import _ctypes
+
+    class Int(_ctypes._SimpleCData):  # type: ignore[type-arg] # noqa: SLF001 - what ctypes.c_int is: it cannot be subscripted
+        _type_ = "i"
+
+    class Function(_ctypes.CFuncPtr):
+        _flags_ = _FUNCFLAG_CDECL | _FUNCFLAG_USE_ERRNO
+        _restype_ = Int
+
+    program = _ctypes.dlopen(None, 0)  # type: ignore[arg-type] # NULL, as dlopen(3) allows and ctypes.CDLL uses it
+    function = Function(_ctypes.dlsym(program, name))
+
+    def call(*arguments: int) -> tuple[int, int]:
+        result: int = function(*arguments)
+        # errno as it was after this very call, not what another thread did meanwhile: use_errno keeps it per thread.
+        return result, _ctypes.get_errno() if result else 0
+
+    return call
+
+
+def _libc_calls() -> _Calls:
+    global _calls  # a lookup that always finds the same, remembered
+    if _calls is None:
+        _calls = _Calls()
+    return _calls
+
+
+_calls: _Calls | None = None
+
+
 def setns(fd: int, kind: int = 0) -> None:
     """Move the calling thread (for a PID namespace: its future children) into the namespace `fd` stands for.
 
     `kind` is one CLONE_NEW… that `fd` must be, 0 for any.
     """
-    _call("setns", "entering the namespace", f"fd {fd}", fd, kind)
+    result, number = _libc_calls().setns(fd, kind)
+    if result:
+        raise KernelError.of(number, "entering the namespace", f"fd {fd}")
 
 
 def unshare(kinds: int) -> None:
     """Give the calling thread (CLONE_NEWPID: its future children) new namespaces of these kinds."""
-    _call("unshare", "making namespaces", f"flags {kinds:#x}", kinds)
+    result, number = _libc_calls().unshare(kinds)
+    if result:
+        raise KernelError.of(number, "making namespaces", f"flags {kinds:#x}")
 
 
 def mount(source: str, target: str, fstype: str = "", flags: int = 0, data: str = "") -> None:
