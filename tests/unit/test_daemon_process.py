@@ -62,6 +62,20 @@ def test_many_signals_in_a_row_do_not_hang_it() -> None:
         assert process.returncode == 0
 
 
+def test_a_signal_that_another_thread_gets_ends_it_too() -> None:
+    """The kernel may hand it to any thread, and then nothing wakes the main thread, which runs Python's handlers."""
+    process = start(
+        "import os, signal, time\n"
+        "def work():\n"
+        "    time.sleep(0.2)\n"
+        "    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)\n"
+        "    time.sleep(60)\n"
+        "threading.Thread(target=work, daemon=True).start()"
+    )
+    process.communicate(timeout=5)
+    assert process.returncode == 0
+
+
 def test_a_second_signal_ends_a_daemon_that_does_not_end() -> None:
     process = start(after="import time; print('ending', flush=True); time.sleep(60)")
     process.send_signal(signal.SIGTERM)
