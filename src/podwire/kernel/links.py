@@ -44,6 +44,7 @@ IFF_BROADCAST = 0x2
 IFF_LOOPBACK = 0x8
 IFF_RUNNING = 0x40
 IFF_PROMISC = 0x100
+IFF_ALLMULTI = 0x200
 
 # linux/if_link.h, enum IFLA_*
 IFLA_ADDRESS = 1
@@ -200,6 +201,11 @@ class Link:
         """Whether somebody asked for promiscuous mode by flag."""
         return bool(self.flags & IFF_PROMISC)
 
+    @property
+    def allmulti(self) -> bool:
+        """Whether it takes in every multicast packet."""
+        return bool(self.flags & IFF_ALLMULTI)
+
     def __repr__(self) -> str:
         return f"Link({self.index}: {self.name} {self.kind or '-'} {'up' if self.up else 'down'} mtu {self.mtu} {self.mac})"
 
@@ -274,10 +280,17 @@ def create(name: str, kind: str, data: bytes = b"", *, settings: bytes = b"", up
     return IFINFO.pack(0, 0, 0, flags, flags) + string(IFLA_IFNAME, name) + settings + nested(IFLA_LINKINFO, info)
 
 
-def change(index: int, *, settings: bytes = b"", up: bool | None = None, promisc: bool | None = None) -> bytes:
+def change(
+    index: int,
+    *,
+    settings: bytes = b"",
+    up: bool | None = None,
+    promisc: bool | None = None,
+    allmulti: bool | None = None,
+) -> bytes:
     """RTM_NEWLINK (without NLM_F_CREATE) for a device that exists: what is None or absent stays as it is."""
     flags = mask = 0
-    for wanted, bit in ((up, IFF_UP), (promisc, IFF_PROMISC)):
+    for wanted, bit in ((up, IFF_UP), (promisc, IFF_PROMISC), (allmulti, IFF_ALLMULTI)):
         if wanted is not None:
             mask |= bit
             flags |= bit if wanted else 0

@@ -74,13 +74,27 @@ def nft_chains(version: int, netns_fd: int | None = None) -> dict[str, dict[str,
     return tables
 
 
+_FAMILIES = {"inet": 1, "ip": 2, "ip6": 10, "bridge": 7}
+
+
 def nft_has_table(family: str, name: str, netns_fd: int | None = None) -> bool:
     """Whether there is an nftables table of this family (inet, ip, ip6, bridge) and name; False without nf_tables."""
-    kind = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETTABLE
-    body = nfgenmsg({"inet": 1, "ip": 2, "ip6": 10, "bridge": 7}[family]) + wire.string(NFTA_TABLE_NAME, name)
+    body = nfgenmsg(_FAMILIES[family]) + wire.string(NFTA_TABLE_NAME, name)
+    return _there(NFT_MSG_GETTABLE, body, "table", name, netns_fd)
+
+
+def nft_has_chain(family: str, table: str, name: str, netns_fd: int | None = None) -> bool:
+    """Whether a table (of iptables too, if nf_tables is its backend) has such a chain; False without nf_tables."""
+    body = nfgenmsg(_FAMILIES[family]) + wire.string(NFTA_CHAIN_TABLE, table) + wire.string(NFTA_CHAIN_NAME, name)
+    return _there(NFT_MSG_GETCHAIN, body, "chain", name, netns_fd)
+
+
+def _there(message: int, body: bytes, noun: str, name: str, netns_fd: int | None) -> bool:
     with Channel(NETLINK_NETFILTER, netns_fd) as channel:
         try:
-            channel.request(kind, body, doing="looking up the nftables table", target=name)
+            channel.request(
+                NFNL_SUBSYS_NFTABLES << 8 | message, body, doing=f"looking up the nftables {noun}", target=name
+            )
         except NotFound:
             return False
         except KernelError as error:

@@ -150,6 +150,7 @@ class Rtnl(Channel):
         *,
         up: bool | None = None,
         promisc: bool | None = None,
+        allmulti: bool | None = None,
         mtu: int | None = None,
         master: int | None = None,
         name: str | None = None,
@@ -172,7 +173,7 @@ class Rtnl(Channel):
             netns_fd=netns_fd,
             addrgenmode=addrgenmode,
         )
-        body = links.change(index, settings=settings, up=up, promisc=promisc)
+        body = links.change(index, settings=settings, up=up, promisc=promisc, allmulti=allmulti)
         self.request(links.RTM_NEWLINK, body, doing="changing the link", target=f"index {index}")
 
     def set_bridge(self, index: int, *, vlan_filtering: bool) -> None:

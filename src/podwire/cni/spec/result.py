@@ -218,6 +218,17 @@ def parse_own(value: object) -> Result:
     return parse(value, Fields(value, "Result").text("cniVersion"))
 
 
+def previous(conf: object, version: str) -> Result | None:
+    """The result of the chain so far, in a configuration of this version; None if there is none. Raises TextError."""
+    raw = Fields(conf, "NetConf").mapping("prevResult")
+    if raw is None:
+        return None
+    try:
+        return parse(raw, version)
+    except TextError as error:
+        raise TextError(f"could not parse prevResult: {error}") from None
+
+
 def parse_dns(fields: Fields) -> dict[str, Any]:
     """The dns object: only what is set, in the order it is written."""
     found: dict[str, Any] = {}

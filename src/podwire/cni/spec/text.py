@@ -15,6 +15,7 @@ import _json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
 
@@ -31,7 +32,7 @@ class _Scanner:
 
     strict = True
     object_hook = None
-    object_pairs_hook = None
+    object_pairs_hook: Callable[[list[tuple[str, Any]]], Any] | None = None
     parse_float = float
     parse_int = int
     parse_constant = staticmethod(_constant)
@@ -40,14 +41,16 @@ class _Scanner:
 _SPACE = " \t\n\r"
 
 
-def decode(data: bytes) -> Any:
-    """The value of a JSON text. Raises TextError."""
+def decode(data: bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """The value of a JSON text; `pairs` makes what is to stand for an object. Raises TextError."""
     text = data.decode("utf-8", "replace")
     stripped = text.strip(_SPACE)
     if not stripped:
         raise TextError("unexpected end of JSON input")
+    scanner = _Scanner()
+    scanner.object_pairs_hook = pairs
     try:
-        value, end = _json.make_scanner(_Scanner())(stripped, 0)  # type: ignore[arg-type]  # any object with these attributes
+        value, end = _json.make_scanner(scanner)(stripped, 0)  # type: ignore[arg-type]  # any object with these attributes
     except StopIteration as stop:
         at = stop.value if isinstance(stop.value, int) else 0
         if at >= len(stripped):
