@@ -27,7 +27,15 @@ if TYPE_CHECKING:
     from podwire.cni.spec.result import Result
 
 # Executable → module below podwire.cni.plugins.
-PLUGINS = {"bridge": "bridge", "flannel": "flannel", "host-local": "host_local", "loopback": "loopback"}
+PLUGINS = {
+    "bridge": "bridge",
+    "flannel": "flannel",
+    "host-local": "host_local",
+    "loopback": "loopback",
+    "portmap": "portmap",
+    "static": "static",
+    "tuning": "tuning",
+}
 _BUSY_TRIES = 5
 _ETXTBSY = 26
 
