@@ -284,6 +284,13 @@ class Sysctl:
     where: str = ""
 
 
+#: The fields of a Snapshot that are None while they were not read.
+_PARTS = (
+    "links", "addresses", "routes", "policy_rules", "neighbours", "fdb", "modules", "sockets", "flows", "cni_files", "cni_programs",
+    "reservations", "scratch", "results", "subnet_env", "net_conf", "sandboxes", "nodes", "services", "slices", "pods", "daemonsets",
+)  # fmt: skip
+
+
 @dataclass(slots=True)
 class Snapshot:
     """One picture of a node. See the module's text for None and ()."""
@@ -340,6 +347,14 @@ class Snapshot:
     def output(self, kind: str) -> list[TextFile]:
         """The texts of a kind: kernel-log, log, events, flags, conntrack-stats, stat, unit-start, fdinfo, kernel-config."""
         return self.outputs.get(kind, [])
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing at all was recognised in the input."""
+        parts = [getattr(self, one) for one in _PARTS]
+        return not (self.rules or self.sysctls or self.outputs or self.objects or self.runtime_info) and all(
+            part is None for part in parts
+        )
 
     def environment(self) -> dict[str, str]:
         """The assignments of subnet.env."""
