@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from podwire.explain import bridging
 from podwire.explain.chains import End
 from podwire.explain.packet import UNKNOWN, Way
+from podwire.explain.snapshot import Flow
 from podwire.explain.walk_iptables import IptablesWalk
 from podwire.rules import vocabulary as v
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from podwire.explain.facts import Facts
     from podwire.explain.packet import Packet
     from podwire.explain.picture import Picture
-    from podwire.explain.snapshot import Flow
     from podwire.explain.tables import RuleChain, RuleTable
 
 
@@ -24,6 +24,8 @@ def flow_of(packet: Packet, facts: Facts, warnings: list[str]) -> tuple[Flow, bo
     found = facts.flows_of(packet)
     if packet.state in ("INVALID", "UNTRACKED", "RELATED"):
         return None
+    if facts.snapshot.flows is None:
+        return _by_socket(packet, facts, warnings)
     if packet.sport is not None and found:
         flow, reply = found[0]
         warnings.append(f"the packet belongs to a known flow, so no nat rule is asked: {flow.text}")
@@ -39,6 +41,41 @@ def flow_of(packet: Packet, facts: Facts, warnings: list[str]) -> tuple[Flow, bo
             )
     if len(found) > 5:
         warnings.append(f"{len(found) - 5} more known flows between the two")
+    return None
+
+
+def _by_socket(packet: Packet, facts: Facts, warnings: list[str]) -> tuple[Flow, bool] | None:
+    """Without conntrack's entries: an established socket of the node has one, and its peer's packets are replies in it."""
+    for one in facts.snapshot.sockets or ():
+        if one.state != "ESTAB" or (one.protocol, one.ip, one.peer_ip) != (
+            packet.protocol,
+            str(packet.dst),
+            str(packet.src),
+        ):
+            continue
+        if one.port != packet.dport or packet.sport not in (None, one.peer_port):
+            continue
+        text = f"{one.owner} has a connection from {one.ip}:{one.port} to {one.peer_ip}:{one.peer_port}"
+        if packet.sport is None:
+            warnings.append(f"{text}: packets from port {one.peer_port} are answers in it and no nat rule is asked")
+            continue
+        warnings.append(
+            f"{text}: taken as an answer in it, so no nat rule is asked, as long as conntrack has its entry"
+        )
+        ends = (one.ip, one.peer_ip, one.port, one.peer_port)
+        flow = Flow(
+            one.protocol,
+            *ends,
+            one.peer_ip,
+            one.ip,
+            one.peer_port,
+            one.port,
+            "ESTABLISHED",
+            frozenset({"ASSURED"}),
+            text,
+            one.where,
+        )
+        return flow, True
     return None
 
 
@@ -79,6 +116,10 @@ def about(outcomes: list[Outcome], picture: Picture) -> list[str]:
 
 def _same_bridge(packet: Packet, hairpin: bool, facts: Facts) -> list[str]:
     found = []
+    if hairpin and not packet.snat:
+        found.append(
+            f"{packet.dst} gets a packet from its own address and drops it (martian): the hairpin is not masqueraded"
+        )
     if hairpin:
         port = facts.port_of(packet.dst, packet.iif or "")
         name = f" {port.name}" if port is not None else ""

@@ -79,4 +79,9 @@ def hairpin_off(packet: Packet, facts: Facts) -> str:
         return ""
     if bridge is not None and "PROMISC" in bridge.flags:
         return ""
-    return f"the packet goes back to the port it came from, {port.name}, whose hairpin mode is off: the bridge {packet.oif} drops it"
+    filtered = (
+        ""
+        if facts.bridge_netfilter(packet.family)
+        else " (as long as br_netfilter is on, which this input does not tell)"
+    )
+    return f"the packet goes back to the port it came from, {port.name}, whose hairpin mode is off: the bridge {packet.oif} drops it{filtered}"

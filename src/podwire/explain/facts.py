@@ -16,7 +16,7 @@ from podwire.explain.routing import Routing
 
 if TYPE_CHECKING:
     from podwire.explain.packet import Packet
-    from podwire.explain.snapshot import Flow, Link, Snapshot, Socket
+    from podwire.explain.snapshot import Address, Flow, Link, Snapshot, Socket
 
 #: recent's list → address → how many seconds ago it was seen, newest first
 Recent = dict[str, dict[str, tuple[float, ...]]]
@@ -31,6 +31,7 @@ class Facts:
     settings: dict[str, str | None] = field(default_factory=dict)
     ipsets: IpSets | None = None
     recent: Recent | None = None
+    addresses: list[Address] | None = None  # with those that the user supplied
     assumed: list[str] = field(default_factory=list)
 
     # -- addresses ---------------------------------------------------------------------------------------------------
@@ -44,10 +45,10 @@ class Facts:
 
         The device's first address whose network has the next hop, else its first; where it has none, another device's.
         """
-        if dev is None or not self.snapshot.addresses:
+        if dev is None or not self.addresses:
             return None
         found: list[tuple[Prefix, str, str]] = []
-        for address in self.snapshot.addresses:
+        for address in self.addresses:
             try:
                 prefix = Prefix.parse(f"{address.ip}/{address.length}")
             except ValueError:
@@ -65,6 +66,15 @@ class Facts:
             or ([prefix for prefix, _, _ in found] if self.snapshot.links is not None or dev == "lo" else [])
         )
         return chosen[0].ip if chosen else None
+
+    def only_address(self, family: int) -> Ip | None:
+        """The node's address, where it has just one besides lo's."""
+        own = {
+            prefix.ip
+            for prefix, dev in self.routing.subnets
+            if dev != "lo" and prefix.ip.bits == (32 if family == 4 else 128)
+        }
+        return next(iter(own)) if len(own) == 1 else None
 
     # -- settings ----------------------------------------------------------------------------------------------------
 
@@ -139,6 +149,13 @@ class Facts:
         any_address = {"*", "0.0.0.0", "::", "[::]", ""}
         best: Socket | None = None
         for one in self.snapshot.sockets or ():
+            if (one.port, one.ip, one.peer_ip, one.peer_port) == (
+                packet.dport,
+                str(packet.dst),
+                str(packet.src),
+                packet.sport,
+            ):
+                return one
             if one.listening and one.port == packet.dport and one.protocol.rstrip("6") == packet.protocol:
                 if one.ip == str(packet.dst):
                     return one

@@ -139,7 +139,7 @@ def redirect(way: Way, facts: Facts, target: Target) -> list[Way]:
     if packet.own:
         address: Ip | None = Ip.parse("127.0.0.1" if packet.family == 4 else "::1")
     else:
-        address = facts.first_address(packet.iif, packet.family)
+        address = facts.first_address(packet.iif, packet.family) or facts.only_address(packet.family)
     if address is None:
         made = dnat(way, Target((), target.port, target.ports))
         return [one.with_packet(one.packet._replace(dnat=True, dst_known=False, to_self=True)) for one in made]

@@ -73,6 +73,7 @@ def picture(snapshot: Snapshot, given: Given | None = None) -> Picture:
         settings={one.name: one.value for one in snapshot.sysctls},
         ipsets=next((read_ipsets(one.text) for one in snapshot.output("ipset")), None),
         recent=_recent(given),
+        addresses=addresses,
     )
     made = Picture(snapshot, ruleset, facts, assumed, warnings + snapshot.warnings)
     made.local_cidrs = [_prefix(text, "--local-cidr") for text in given.local_cidrs]
@@ -115,6 +116,8 @@ def _prefix(text: str, option: str) -> Prefix:
 
 def _addresses(snapshot: Snapshot, given: Given, assumed: list[str]) -> list[Address] | None:
     addresses = list(snapshot.addresses) if snapshot.addresses is not None else None
+    if addresses is None and snapshot.routes is not None:
+        addresses = _of_routes(snapshot.routes)
     for text in given.addresses:
         value, _, dev = text.replace("=", "@").partition("@")
         if dev and not _looks_like_ip(value):
@@ -124,6 +127,22 @@ def _addresses(snapshot: Snapshot, given: Given, assumed: list[str]) -> list[Add
         addresses.append(Address(dev or UNKNOWN, str(prefix.ip), prefix.length, "global", "--node-address"))
         assumed.append(f"{prefix.ip} is an address of this node (--node-address)")
     return addresses
+
+
+def _of_routes(routes: Sequence[Route]) -> list[Address] | None:
+    """The node's addresses as its routes tell them: a route's source is always one, and the kernel's own routes name its network."""
+    found: dict[tuple[str, str], Address] = {}
+    for route in routes:
+        if not route.src or not _looks_like_ip(route.src):
+            continue
+        bits = 128 if ":" in route.src else 32
+        length = (
+            int(route.dst.partition("/")[2] or bits) if route.protocol == "kernel" and route.scope == "link" else bits
+        )
+        known = found.get((route.dev, route.src))
+        if known is None or known.length == bits:
+            found[route.dev, route.src] = Address(route.dev, route.src, length, "global", route.where)
+    return list(found.values()) or None
 
 
 def _looks_like_ip(text: str) -> bool:

@@ -122,6 +122,8 @@ class Routing:
                 return Found("unknown", table=name)
             if action in _REFUSALS:
                 return Found(_REFUSALS[action], dev="", text=f"ip rule: {action}")
+            if name not in ("local", "main", "default") and f"{name} {dst.bits}" not in self._tables:
+                return Found("unknown", table=name, text=f"table {name} is not in this input")
             route = self._longest(name, dst, oif)
             if route is not None and route.kind != "throw":
                 return self._found(route)

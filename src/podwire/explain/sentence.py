@@ -34,9 +34,17 @@ def sentence(answer: Answer) -> str:
         text += f"; but it {_one(one)} if {' and '.join(_conditions(one)[:2])}"
     if len(rest) > 3:
         text += f"; and {len(rest) - 3} more possibilities"
+    if any(one.otherwise for one in told):
+        text += f"; with other probabilities if {' or if '.join(_reasons(told)[:3])}"
     if not plain and len(answer.outcomes) > 1:
         text += f"; it depends on: {'; '.join(answer.depends_on[:3])}"
     return text + "."
+
+
+def _reasons(outcomes: list[Outcome]) -> list[str]:
+    """What would make the probabilities others."""
+    found = [text for one in outcomes for given, _ in one.otherwise for text in given if not text.startswith("not: ")]
+    return list(dict.fromkeys(found))
 
 
 def _conditions(outcome: Outcome) -> list[str]:
@@ -58,6 +66,9 @@ def _together(outcomes: list[Outcome]) -> str:
             named.append(f"{len(outcomes) - _MOST_NAMED} more")
         each = f" ({share(outcomes[0].probability)} each)" if equal else ""
         return f"is translated to {' or '.join(named)}{each}{_source(outcomes)}"
+    if all(one.verdict == "unknown" and one.to and one.packet is not None and one.packet.dnat for one in outcomes):
+        named = [f"{one.to} ({share(one.probability)})" for one in outcomes[:_MOST_NAMED]]
+        return f"is probably translated to {' or '.join(named)}, by chains that are not in this input"
     return " or ".join([f"{_one(one)} ({share(one.probability)})" for one in outcomes[:4]])
 
 
@@ -111,4 +122,4 @@ def _where(outcome: Outcome) -> str:
     if step.source in ("routing", "bridge", "conntrack"):
         return outcome.detail or step.text
     place = f"{step.table} {step.chain}"
-    return f"{place} policy" if step.position == 0 else f"{place} rule {step.position}: {step.text}"
+    return outcome.detail or f"{place} policy" if step.position == 0 else f"{place} rule {step.position}: {step.text}"

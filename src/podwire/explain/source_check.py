@@ -45,14 +45,18 @@ def refused_output(packet: Packet, dev: str, facts: Facts) -> Refusal:
 
 
 def _localnet(ip: Ip, dev: str, facts: Facts, moves: str) -> Refusal:
-    value = facts.largest("route_localnet", dev)
-    if value is not None and value > 0:
+    values = [facts.setting(f"net/ipv4/conf/{where}/route_localnet") for where in ("all", dev)]
+    if any(value not in (None, "0") for value in values):
         return None
-    known = all(
-        name in facts.settings for name in ("net/ipv4/conf/all/route_localnet", f"net/ipv4/conf/{dev}/route_localnet")
+    name = "the output device" if dev == UNKNOWN else dev
+    text = f"route_localnet is 0 on {name}: the kernel refuses a packet with {ip} that {moves} by it"
+    if values[0] is None:
+        return Unknown(f"route_localnet {dev}", text)
+    return (
+        text
+        if values[1] is not None
+        else f"{text} (only conf.all is in this input; {name} has none of its own, it is taken)"
     )
-    text = f"route_localnet is 0 on {'the output device' if dev == UNKNOWN else dev}: the kernel refuses a packet with {ip} that {moves} by it"
-    return text if known else Unknown(f"route_localnet {dev}", text)
 
 
 def _reverse_path(packet: Packet, facts: Facts) -> Refusal:
@@ -63,6 +67,9 @@ def _reverse_path(packet: Packet, facts: Facts) -> Refusal:
         return None
     mark = packet.mark if facts.largest("src_valid_mark", dev) else 0
     back = facts.routing.lookup(packet.src, packet.dst, None, mark)
+    if back.kind == "unknown" and value == 1:
+        text = f"rp_filter on {dev} is strict and the route back to {packet.src} leaves by another device ({back.text})"
+        return Unknown(f"rp_filter {dev} {packet.src}", text)
     if back.kind == "unknown" or back.dev == UNKNOWN:
         return None
     if back.kind not in ("unicast",):

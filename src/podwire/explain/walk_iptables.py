@@ -47,6 +47,10 @@ _HARMLESS = frozenset(
 )
 
 
+#: kube-proxy's marking chains, for pastes that leave them out (its documented bits).
+_KUBE_MARKS = {"KUBE-MARK-MASQ": 0x4000, "KUBE-MARK-DROP": 0x8000}
+
+
 class IptablesWalk:
     """Walks one hook of one table. `next_hop` is the route's gateway, for MASQUERADE."""
 
@@ -74,7 +78,8 @@ class IptablesWalk:
             if policy == "ACCEPT":
                 ended.append(End("accept", way, "policy"))
             else:
-                ended.append(End("drop", way.met(self._step(chain, 0, f"-P {chain.name} {policy}", "DROP")), "policy"))
+                step = self._step(chain, 0, f"-P {chain.name} {policy}", "DROP")
+                ended.append(End("drop", way.met(step), f"the policy of {self.table.name} {chain.name} is {policy}"))
         return Walked([], ended)
 
     def run_from(self, chain: RuleChain, ways: list[Way]) -> Walked:
@@ -194,6 +199,11 @@ class IptablesWalk:
             return [way.with_packet(way.packet._replace(state="UNTRACKED", dst_settled=True, src_settled=True))]
         if name in ("REJECT", "MASQUERADE", "REDIRECT", "QUEUE"):
             return self._opaque(None, row, way, ended, [])
+        mark = _KUBE_MARKS.get(name)
+        if mark is not None:
+            text = f"chain {name}, which is not in this input, sets the mark bit {mark:#x} and returns as kube-proxy's does"
+            way = way._replace(given=(*way.given, Supposed(f"chain {name}", text, holds=True)))
+            return [way.with_packet(way.packet._replace(mark=way.packet.mark | mark))]
         hint = dnat_hint(name, row)
         supposed = Supposed(f"chain {name}", f"what chain {name} does (it is not in this input)", holds=True)
         way = way._replace(given=(*way.given, supposed))

@@ -64,7 +64,7 @@ class NftWalk:
         for way in walked.through:
             if self.base.policy == "drop":
                 step = Step("nft", self.hook, self.table.label, self.base.name, 0, "policy drop", "DROP")
-                ended.append(End("drop", way.met(step), "policy"))
+                ended.append(End("drop", way.met(step), f"the policy of {self.table.label} {self.base.name} is drop"))
             else:
                 ended.append(End("accept", way, "policy"))
         return Walked([], ended)

@@ -1,6 +1,6 @@
 """Pack recordings of the real kube-proxy into golden.json.gz: python pack.py FOLDER (one folder a case, see README.md).
 
-The file is {case: {config, node, interfaces, states: [{objects, iptables, ip6tables, packets}], …}}: `states` are the first
+The file is {case: {config, node, interfaces, states: [{objects, iptables, ip6tables, nft, packets}], …}}: `states` are the first
 state and those after each step. Objects lose what kube-proxy does not read.
 """
 
@@ -41,6 +41,7 @@ def state(folder):
         "objects": [kept for value in documents if (kept := slim(value)) is not None],
         "iptables": text(f"{folder}/iptables-save.txt"),
         "ip6tables": text(f"{folder}/ip6tables-save.txt"),
+        "nft": text(f"{folder}/nft.txt"),
         "packets": [
             {key: part for key, part in packet.items() if key != "verified_in_kernel"}
             for packet in loaded(f"{folder}/packets.json") or []
@@ -68,6 +69,7 @@ def case(folder):
         "node": scenario["node"],
         "interfaces": scenario["nodeInterfaces"],
         "routes": scenario["routes"],
+        "route_localnet": scenario["route_localnet_after_start"],
         "states": [state(folder), *[state(f"{folder}/{step}") for step in steps]],
         "healthcheck": (loaded(f"{folder}/healthcheck.json") or {}).get("iptables"),
     }
