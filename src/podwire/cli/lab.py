@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from typing import Annotated
 
@@ -49,6 +50,9 @@ def up(
         timeout=timeout,
     )
     progress = Progress()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup's is not
+            signal.signal(number, signal.default_int_handler)
     topology = build.up(options, progress)
     kubeconfig = Folder(name).kubeconfig
     which = "" if name == "lab" else f" --name {name}"

@@ -4,6 +4,7 @@ Up, in order (each step is one line of progress):
 
     1  look            root, programs, kernel; the host's routes for a free underlay
     2  folder, lock    from here on a failure, Ctrl-C included, takes everything down again
+                       (SIGTERM and SIGHUP are as good as Ctrl-C: the command line sees to that)
     3  machines        underlay, control plane, nodes: a holder each; then the wires
     4  control plane   apiserver → its kubeconfig → controller-manager
     5  nodes           CRI server, `cni install`, kubelet, flanneld, kube-proxy, on all nodes at once
@@ -15,8 +16,10 @@ folder by its name. So it works after a crash at any point, and a second time.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,7 +31,11 @@ from podwire.lab.state import ROOT, Folder, names
 from podwire.lab.topology import UNDERLAY, Topology, check_label, plan
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from ipaddress import IPv4Network
+
     from podwire.lab.progress import Progress
+    from podwire.lab.state import Process
     from podwire.lab.topology import Machine
 
 
@@ -48,37 +55,61 @@ class Options:
 def up(options: Options, progress: Progress) -> Topology:
     """Build a lab and wait until it is ready; on any failure nothing of it is left."""
     # Wrong input is told before the machine is looked at, so that it is told to everybody.
-    plan(options.name, options.nodes, cluster_cidr=options.cluster_cidr, service_cidr=options.service_cidr,
-         underlay=options.underlay, taken=[])  # fmt: skip
+    _lay_out(options, [])
     preflight.check(options.root)
-    topology = plan(
+    _lay_out(options, preflight.host_prefixes())
+    folder = Folder(options.name, options.root)
+    folder.create()
+    # The lock is held until all is undone: a `down` that waits for it must not undo the same things at the same time.
+    with folder.locked():
+        try:
+            topology, underlay = _claim_underlay(options, folder, progress)
+            _build(topology, folder, underlay, progress, options.timeout)
+        except BaseException as error:
+            with _uninterrupted():
+                why = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+                progress.note(f"{why}: taking it down again")
+                _undo(folder)
+            raise
+    return topology
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Whoever presses Ctrl-C twice still gets all of it undone; the second one is heard afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _lay_out(options: Options, taken: list[IPv4Network]) -> Topology:
+    return plan(
         options.name,
         options.nodes,
         cluster_cidr=options.cluster_cidr,
         service_cidr=options.service_cidr,
         underlay=options.underlay,
-        taken=preflight.host_prefixes(),
+        taken=taken,
     )
-    folder = Folder(options.name, options.root)
-    folder.create()
-    try:
-        with folder.locked():
-            _build(topology, folder, progress, options.timeout)
-    except BaseException as error:
-        progress.note(f"{'interrupted' if isinstance(error, KeyboardInterrupt) else 'failed'}: taking it down again")
-        _undo(folder)
-        raise
-    return topology
 
 
-def _build(topology: Topology, folder: Folder, progress: Progress, timeout: float) -> None:
-    loaded, said = preflight.bridge_netfilter()
-    folder.write_topology(topology, {"loadedBrNetfilter": loaded})
-    if said:
-        progress.note(said)
-    underlay = processes.start_holder(folder, topology, UNDERLAY, machines.underlay_furnishing())
-    network.build_underlay(topology, underlay)
+def _claim_underlay(options: Options, folder: Folder, progress: Progress) -> tuple[Topology, Process]:
+    """Choose the underlay and make it; one lab at a time, because only then do the host's routes show it as taken."""
+    with folder.alone():
+        topology = _lay_out(options, preflight.host_prefixes())
+        loaded, said = preflight.bridge_netfilter()
+        folder.write_topology(topology, {"loadedBrNetfilter": loaded})
+        if said:
+            progress.note(said)
+        underlay = processes.start_holder(folder, topology, UNDERLAY, machines.underlay_furnishing())
+        network.build_underlay(topology, underlay)
     progress.step(f"underlay {topology.underlay}; this host is {topology.host_address} on {topology.host_link}")
+    return topology, underlay
+
+
+def _build(topology: Topology, folder: Folder, underlay: Process, progress: Progress, timeout: float) -> None:
     with ThreadPoolExecutor(max_workers=4) as pool:
         list(pool.map(lambda machine: _make_machine(topology, folder, machine), topology.machines))
         for machine in topology.machines:
@@ -156,7 +187,19 @@ def _undo(folder: Folder) -> list[str]:
     if folder.exists:
         folder.remove()
         said.append(f"deleted {folder.path}")
-    if loaded and not names(folder.root):
-        # Best effort: a bridge of somebody else's may need it by now, and then it stays.
-        spawn.run(["modprobe", "-r", "br_netfilter"])
+    if loaded:
+        _give_back_br_netfilter(folder)
     return said
+
+
+def _give_back_br_netfilter(folder: Folder) -> None:
+    """Unload the module that this lab's `up` loaded; the duty passes on while there is another lab."""
+    for name in names(folder.root):
+        other = Folder(name, folder.root)
+        if record := other.read_record():
+            other.write_record({**record, "host": {**record["host"], "loadedBrNetfilter": True}})
+            return
+    # The module counts no users: that somebody (Docker, say) has come to need it meanwhile shows only in the settings,
+    # which `up` had put to 0.
+    if preflight.bridge_netfilter_is_idle():
+        spawn.run(["modprobe", "-r", "br_netfilter"])

@@ -12,7 +12,7 @@ import sys
 from ipaddress import IPv4Network
 from typing import TYPE_CHECKING
 
-from podwire.errors import CommandFailed, KernelError, MissingCapability
+from podwire.errors import CommandFailed, KernelError, MissingCapability, NotFound
 from podwire.kernel import namespaces, spawn, sysctl
 from podwire.kernel.rtnl import Rtnl
 
@@ -122,6 +122,14 @@ def bridge_netfilter() -> tuple[bool, str]:
     for name in BRIDGE_SETTINGS:
         sysctl.write(f"net/bridge/{name}", 0)
     return True, "loaded br_netfilter; the host's own bridge-nf-call-* were set back to 0, as they were without it"
+
+
+def bridge_netfilter_is_idle() -> bool:
+    """Whether nobody has switched the filtering of the host's bridged packets on."""
+    try:
+        return not any(sysctl.read(f"net/bridge/{name}") != "0" for name in BRIDGE_SETTINGS)
+    except NotFound:
+        return False
 
 
 def host_prefixes() -> list[IPv4Network]:

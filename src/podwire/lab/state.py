@@ -89,14 +89,31 @@ class Folder:
 
     def create(self) -> None:
         """Make the folder; UsageError if it is there already."""
-        os.makedirs(self.root, mode=0o755, exist_ok=True)
+        while True:
+            os.makedirs(self.root, mode=0o755, exist_ok=True)
+            try:
+                os.mkdir(self.path, 0o700)
+            except FileNotFoundError:
+                continue  # the `down` of the last other lab has just removed ROOT
+            except FileExistsError as error:
+                raise UsageError(
+                    f"lab {self.name} exists already",
+                    hint=f"podwire status --name {self.name}, or podwire down --name {self.name} first",
+                ) from error
+            return
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the lock of all labs, for what one lab's `up` must do to the host before another's may look.
+
+        It is on ROOT, which cannot go while this lab's folder is in it. Held for a moment only, so it is waited for.
+        """
+        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.mkdir(self.path, 0o700)
-        except FileExistsError as error:
-            raise UsageError(
-                f"lab {self.name} exists already",
-                hint=f"podwire status --name {self.name}, or podwire down --name {self.name} first",
-            ) from error
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -159,6 +176,10 @@ class Folder:
             },
             "host": host,
         }
+        self.write_record(record)
+
+    def write_record(self, record: dict[str, Any]) -> None:
+        """Write lab.json."""
         write_json(f"{self.path}/lab.json", record)
 
     def read_record(self) -> dict[str, Any]:
