@@ -14,8 +14,8 @@ from podwire.explain.snapshot import name_of, namespace_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from podwire.doctor.confdir import ConfDir, ConfFile
     from podwire.doctor.view import Node
+    from podwire.explain.confdir import ConfDir, ConfFile
     from podwire.explain.snapshot import Object
 
 #: Network plugins that a cluster installs on purpose; a bare bridge is what distributions and runtimes ship as a default.

@@ -192,14 +192,11 @@ def _listener(node: Node, protocol: str, port: int) -> Socket | None:
     """A foreign process on the port; one that cannot be told is not blamed."""
     for socket in node.snapshot.sockets or ():
         local = socket.ip.startswith("127.") or socket.ip == "::1"
-        if (
-            socket.protocol == protocol
-            and socket.port == port
-            and socket.listening
-            and socket.process
-            and not local
-            and not _HOLDERS.match(socket.process)
-        ):
+        if (socket.protocol, socket.port) != (protocol, port) or not socket.listening or local:
+            continue
+        # An interpreter's name says nothing: the command line of the process does.
+        name = node.programs.get(socket.pid, socket.process)
+        if socket.process and not _HOLDERS.match(name):
             return socket
     return None
 

@@ -13,8 +13,8 @@ from functools import cached_property
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Any
 
-from podwire.doctor.confdir import ConfDir
 from podwire.doctor.nft import NftTables, read_nft
+from podwire.explain.confdir import ConfDir
 from podwire.explain.read_iptables import read_texts
 from podwire.explain.read_listing import read_listing
 from podwire.explain.snapshot import Snapshot, name_of, pod_cidrs
@@ -169,6 +169,17 @@ class Node:
                 if len(words) > 2:
                     found.append((_flags(line), words[2], f"{text.where}, {words[0]} {words[1]}"))
         found += [(_flags(text.text), "", text.where) for text in self.snapshot.output("flags")]
+        return found
+
+    @cached_property
+    def programs(self) -> dict[int, str]:
+        """The program of each process whose command line was read."""
+        found = {}
+        for text in self.snapshot.output("processes"):
+            for line in text.text.splitlines():
+                match = re.match(r"^pid (\d+): (\S+)", line)
+                if match:
+                    found[int(match.group(1))] = match.group(2)
         return found
 
     def flag(self, name: str) -> list[tuple[str, str]]:

@@ -268,6 +268,28 @@ class Sandbox:
 
 
 @dataclass(frozen=True, slots=True)
+class InnerLink:
+    """A device of another network namespace: `peer` is the index of its other end (of a veth: on the node)."""
+
+    name: str
+    index: int
+    peer: int = 0
+    mtu: int = 0
+    mac: str = ""
+    addresses: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """Another network namespace of the node: of a pod, as a rule. `id` is its inode, `process` a program in it."""
+
+    id: str
+    process: str = ""
+    links: tuple[InnerLink, ...] = ()
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Unread:
     """What could not be read, and why."""
 
@@ -286,7 +308,7 @@ class Sysctl:
 
 #: The fields of a Snapshot that are None while they were not read.
 _PARTS = (
-    "links", "addresses", "routes", "policy_rules", "neighbours", "fdb", "modules", "sockets", "flows", "cni_files", "cni_programs",
+    "links", "addresses", "routes", "policy_rules", "neighbours", "fdb", "modules", "namespaces", "sockets", "flows", "cni_files", "cni_programs",
     "reservations", "scratch", "results", "subnet_env", "net_conf", "sandboxes", "nodes", "services", "slices", "pods", "daemonsets",
 )  # fmt: skip
 
@@ -308,6 +330,7 @@ class Snapshot:
     fdb: list[FdbEntry] | None = None
     sysctls: list[Sysctl] = field(default_factory=list)
     modules: dict[str, str] | None = None  # name → where it was read
+    namespaces: list[Namespace] | None = None
     sockets: list[Socket] | None = None
     flows: list[Flow] | None = None
     cni_files: list[TextFile] | None = None

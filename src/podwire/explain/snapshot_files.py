@@ -149,7 +149,9 @@ def _is_mtu_table(value: dict[str, Any]) -> bool:
 def _add_rows(into: Snapshot, found: list[dict[str, Any]], file: File) -> bool:
     keys = set().union(*(row.keys() for row in found[:50])) if found else set()
     six = re.search(r"(?:route|rule|neigh|addr)s?[-_]?6|ip-?6|v6", file.name) is not None
-    if "addr_info" in keys:
+    if "netns" in keys and "links" in keys:
+        _list(into, "namespaces").extend(links.namespaces_json(found, file.where))
+    elif "addr_info" in keys:
         _list(into, "addresses").extend(links.addresses_json(found, file.where))
         into.links = links.merge_links(into.links, links.links_json(found, file.where))
     elif "ifname" in keys and "mac" in keys and "mtu" not in keys:

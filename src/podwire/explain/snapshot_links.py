@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from podwire.explain.snapshot import Address, Link, Vxlan
+from podwire.explain.snapshot import Address, InnerLink, Link, Namespace, Vxlan
 from podwire.explain.snapshot_words import inner, is_ip, is_prefix, number_after, number_of, rows, text_of, word
 
 if TYPE_CHECKING:
@@ -152,4 +152,23 @@ def addresses_text(text: str, where: str) -> list[Address]:
             for shown in (word for word in words[2:] if "/" in word and is_prefix(word)):
                 ip, _, length = shown.partition("/")
                 found.append(Address(words[0].partition("@")[0], ip, int(length), "", where))
+    return found
+
+
+def namespaces_json(value: Any, where: str) -> list[Namespace]:
+    """net/namespaces.json of a bundle."""
+    found = []
+    for row in rows(value):
+        inner_links = [
+            InnerLink(
+                text_of(one, "ifname"),
+                number_of(one, "ifindex"),
+                number_of(one, "link_index"),
+                number_of(one, "mtu"),
+                text_of(one, "address"),
+                tuple(str(ip) for ip in one["addresses"]) if isinstance(one.get("addresses"), list) else (),
+            )
+            for one in rows(row.get("links") or [])
+        ]
+        found.append(Namespace(text_of(row, "netns"), text_of(row, "process"), tuple(inner_links), where))
     return found

@@ -99,6 +99,7 @@ def collect(kubeconfig: str | None = None, *, runtime_endpoint: str = "", kernel
     )
     _attempt(into, parts.PROCESSES_FILE, "/proc/*/cmdline", lambda: proc.processes(parts.PROCESSES).encode())
     _attempt(into, parts.INOTIFY_FILE, "/proc/*/fdinfo", lambda: proc.inotify().encode())
+    _attempt(into, parts.NAMESPACES_FILE, "rtnetlink in /proc/*/ns/net", lambda: kernel.namespaces().encode())
     if kernel_log:
         _attempt(into, parts.KERNEL_LOG_FILE, "dmesg", _kernel_log)
     else:

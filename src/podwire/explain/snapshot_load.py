@@ -62,7 +62,8 @@ def bundle(files: Iterable[File], folder: str, manifest: dict[str, Any], origin:
         else []
     )
     sources = {str(part.get("file")): str(part.get("read")) for part in parts if part.get("file") and part.get("read")}
-    for file in files:
+    # What `bridge` says of ports completes what `ip` says of devices, not the other way round.
+    for file in sorted(files, key=lambda file: file.name.startswith("bridge")):
         inner = file.path.removeprefix(folder)
         if inner == archive.MANIFEST:
             continue
@@ -174,7 +175,7 @@ def from_files(files: list[File], origin: str = "") -> list[Snapshot]:
 
 def _fill(files: list[File], label: str, hostname: str, origin: str) -> Snapshot:
     into = Snapshot(label=label, hostname=hostname, origin=origin)
-    for file in sorted(files, key=lambda file: file.path.count("/")):
+    for file in sorted(files, key=lambda file: (file.path.count("/"), file.name.startswith("bridge"))):
         add(into, file)
     single = [file for file in files if file.name == "node.json"]
     if not into.hostname and single and into.nodes:

@@ -95,6 +95,7 @@ SYSCTL_FILE = "net/sysctl.txt"
 BINARIES_FILE = "cni/bin.txt"
 BINARIES_PATH = "/opt/cni/bin"
 PROCESSES_FILE = "host/processes.txt"
+NAMESPACES_FILE = "net/namespaces.json"
 INOTIFY_FILE = "runtime/inotify.txt"
 KERNEL_LOG_FILE = "logs/kernel.txt"
 

@@ -80,7 +80,7 @@ def script() -> str:
         lines.append(f"run_if {shlex.quote(command.only_if)} {words}" if command.only_if else f"run {words}")
     lines += [f"copy {shlex.quote(copy.file)} {shlex.quote(copy.path)}" for copy in parts.COPIES]
     lines += [f"tree {shlex.quote(tree.file)} {shlex.quote(tree.path)}" for tree in parts.TREES]
-    lines += [_sysctls(), _binaries(), _processes(), _inotify(), _logs(), _kube(), _TAIL]
+    lines += [_sysctls(), _binaries(), _processes(), _inotify(), _namespaces(), _logs(), _kube(), _TAIL]
     return "\n".join(lines)
 
 
@@ -108,15 +108,22 @@ else lack {parts.BINARIES_FILE} "{parts.BINARIES_PATH}: No such file or director
 def _processes() -> str:
     names = "|".join(parts.PROCESSES)
     return f"""
-for path in /proc/[0-9]*/cmdline; do
-  words=$(tr '\\0' ' ' < "$path" 2> /dev/null) || continue
-  name=$(printf '%s' "$words" | sed 's/ .*//; s/.*\\///')
-  case "$name" in
-    {names})
-      pid=${{path#/proc/}}
-      printf 'pid %s: %s\\n' "${{pid%/cmdline}}" "$words" | sed -E 's#: [^ ]*/#: #; s/((token|password|secret)[a-z-]*[= ])[^ ]+/\\1.../g' ;;
-  esac
+set -f   # no word of a command line is a pattern
+for pid in $(set +f; cd /proc && echo [0-9]*); do
+  path=/proc/$pid/cmdline
+  words=$(cat "$path" 2> /dev/null | tr '\\0' ' ')
+  count=0
+  for word in $words; do
+    count=$((count + 1)); [ "$count" -le 5 ] || break
+    case "${{word##*/}}" in
+      {names})
+        printf 'pid %s: %s\\n' "$pid" "${{word##*/}} ${{words#*"$word"}}" |
+          sed -E 's/((token|password|secret)[a-z-]*[= ])[^ ]+/\\1.../g; s/  */ /g'
+        break ;;
+    esac
+  done
 done > "$top/{parts.PROCESSES_FILE}"
+set +f
 have {parts.PROCESSES_FILE} "/proc/*/cmdline\""""
 
 
@@ -129,6 +136,34 @@ for path in /proc/[0-9]*/fdinfo/*; do
   esac
 done > "$top/{parts.INOTIFY_FILE}"
 have {parts.INOTIFY_FILE} "/proc/*/fdinfo\""""
+
+
+def _namespaces() -> str:
+    # Built from plain `ip` output: the fields are few and none of them can hold a quote.
+    return f"""
+if command -v nsenter > /dev/null 2>&1 && command -v ip > /dev/null 2>&1; then
+  seen=" $(readlink /proc/self/ns/net) "
+  {{ printf '['; first=1
+    for path in /proc/[0-9]*/ns/net; do
+      space=$(readlink "$path" 2> /dev/null) || continue
+      case "$seen" in *" $space "*) continue ;; esac
+      seen="$seen$space "
+      links=$(nsenter --net="$path" ip -o link show 2> /dev/null | sed -nE \
+        's/^([0-9]+): ([^:@]+)(@if([0-9]+))?[^:]*: .* mtu ([0-9]+) .*link\\/[a-z]+ ([0-9a-f:]+).*/\\1 \\2 \\5 \\6 \\4/p') || continue
+      [ "$first" = 1 ] || printf ','
+      first=0; id=${{space#net:[}}; comma=
+      printf '{{"netns": "%s", "process": "", "links": [' "${{id%]}}"
+      printf '%s\n' "$links" | {{ while read -r index name mtu mac peer; do
+        [ -n "$index" ] || continue
+        list=$(nsenter --net="$path" ip -o addr show dev "$name" 2> /dev/null | sed -nE 's/.* inet6? ([0-9a-f.:]+)\\/.*/"\\1"/p' | paste -s -d , -)
+        printf '%s{{"ifname": "%s", "ifindex": %s, "link_index": %s, "mtu": %s, "address": "%s", "addresses": [%s]}}' \
+          "$comma" "$name" "$index" "${{peer:-0}}" "$mtu" "$mac" "$list"
+        comma=,
+      done; }}
+      printf ']}}'
+    done; printf ']\n'; }} > "$top/{parts.NAMESPACES_FILE}"
+  have {parts.NAMESPACES_FILE} "ip link and ip addr in /proc/*/ns/net"
+else lack {parts.NAMESPACES_FILE} "nsenter or ip is not installed"; fi"""
 
 
 def _logs() -> str:
