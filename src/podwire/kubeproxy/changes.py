@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from podwire.kube.objects import EndpointSlice, Service
+    from podwire.kubeproxy.objects import EndpointSlice, Service
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from podwire.kernel import netfilter, spawn
 from podwire.kernel.rtnl import Rtnl
 from podwire.kube.client import Client
 from podwire.kube.events import EventRecorder
-from podwire.kube.kinds import ENDPOINT_SLICES, NODES, SERVICES
+from podwire.kube.kinds import NODES
 from podwire.kube.reflector import Reflector
 from podwire.kubeproxy import iptables_plan, prepare
 from podwire.kubeproxy.changes import Changes
@@ -36,6 +36,7 @@ from podwire.kubeproxy.layout import read_layout
 from podwire.kubeproxy.lb_health import LoadBalancerHealth
 from podwire.kubeproxy.metrics import Metrics
 from podwire.kubeproxy.nodeports import REASON, NodePortHolder, Owner
+from podwire.kubeproxy.objects import ENDPOINT_SLICES, SERVICES
 from podwire.kubeproxy.ports import LABEL_SELECTOR
 from podwire.kubeproxy.proxier import FamilyProxy, Proxier, World
 from podwire.kubeproxy.settings import ZONE_LABEL, Settings, resolve

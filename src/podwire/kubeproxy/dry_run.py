@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from podwire.errors import UsageError
-from podwire.kube.kinds import ENDPOINT_SLICES, NODES, SERVICES
+from podwire.kube.kinds import NODES
 from podwire.kubeproxy import iptables_plan as plan
 from podwire.kubeproxy.changes import Batch
 from podwire.kubeproxy.iptables import translate
 from podwire.kubeproxy.iptables_sync import LARGE_CLUSTER_ENDPOINTS
 from podwire.kubeproxy.layout import EMPTY
+from podwire.kubeproxy.objects import ENDPOINT_SLICES, SERVICES
 from podwire.kubeproxy.settings import resolve
 from podwire.kubeproxy.state import State
 

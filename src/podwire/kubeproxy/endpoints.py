@@ -10,24 +10,24 @@ have the address of one that is still going. The list is sorted as text by `ip:p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from podwire.kubeproxy.ports import is_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from podwire.kube.objects import Endpoint as ApiEndpoint
-    from podwire.kube.objects import EndpointSlice
     from podwire.kubeproxy.family import Family
+    from podwire.kubeproxy.objects import Endpoint as ApiEndpoint
+    from podwire.kubeproxy.objects import EndpointSlice
 
 PortKey = tuple[str, str]
 """(port name, protocol in lower case)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(msgspec.Struct, frozen=True, gc=False):
     """One backend of one service port. `address` is ip:port; `zones` and `nodes` are its topology hints."""
 
     address: str
@@ -65,6 +65,8 @@ def _endpoint(entry: ApiEndpoint, port: int, family: Family, node: str) -> Endpo
     ip = family.ip(entry.addresses[0]) if entry.addresses else None
     if ip is None:
         return None
+    if ip == entry.addresses[0]:
+        ip = entry.addresses[0]  # the same text as one object: there are 100,000 of them
     conditions = entry.conditions
     hints = entry.hints
     return Endpoint(

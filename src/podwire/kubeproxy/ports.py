@@ -14,16 +14,17 @@ them visible in the golden cases):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from podwire import naming
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from podwire.kube.objects import Service, ServiceSpec
     from podwire.kubeproxy.family import Family
+    from podwire.kubeproxy.objects import Service, ServiceSpec
 
 # Services and slices with one of these labels are for somebody else. The daemon does not even ask the API for them.
 FOREIGN_LABELS = ("service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless")
@@ -34,8 +35,7 @@ Key = tuple[str, str, str]
 """(namespace/name, port name, protocol): what a service port is known by."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServicePort:
+class ServicePort(msgspec.Struct, frozen=True, gc=False):
     """One port of a Service in one family. `title` is namespace/name:port as comments have it; protocol in lower case."""
 
     service: str

@@ -29,7 +29,6 @@ from podwire.kubeproxy.nodeports import NodePort, Owner
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from podwire.kube.objects import EndpointSlice
     from podwire.kubeproxy.changes import Batch, Changes
     from podwire.kubeproxy.family import Family
     from podwire.kubeproxy.health import Health
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from podwire.kubeproxy.lb_health import LoadBalancerHealth
     from podwire.kubeproxy.metrics import Metrics
     from podwire.kubeproxy.nodeports import NodePortHolder
+    from podwire.kubeproxy.objects import EndpointSlice
     from podwire.kubeproxy.settings import Settings
     from podwire.kubeproxy.state import State
 

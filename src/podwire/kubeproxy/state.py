@@ -19,9 +19,9 @@ from podwire.kubeproxy.view import PortView, view
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from podwire.kube.objects import EndpointSlice, Service
     from podwire.kubeproxy.changes import Batch
     from podwire.kubeproxy.family import Family
+    from podwire.kubeproxy.objects import EndpointSlice, Service
 
 log = logging.getLogger("podwire.kubeproxy")
 
