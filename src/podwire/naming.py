@@ -6,8 +6,6 @@ page and nowhere else, so that whoever reads a node can go back. Where no invers
 
 from __future__ import annotations
 
-import functools
-
 # --- kube-proxy, iptables mode --------------------------------------------------------------------------------------
 #
 # Chain names are a prefix and the first 16 characters of base32(sha256(text)): 80 bits, and iptables allows 28
@@ -28,15 +26,19 @@ def chain_hash(text: str) -> str:
     from hashlib import sha256
 
     bits = int.from_bytes(sha256(text.encode()).digest()[:10], "big")
-    pairs = _base32_pairs()
+    pairs = _base32_pairs or _fill_base32_pairs()
     return "".join([pairs[bits >> shift & 0x3FF] for shift in (70, 60, 50, 40, 30, 20, 10, 0)])
 
 
-@functools.cache
-def _base32_pairs() -> tuple[str, ...]:
-    """All two-character groups of base32 by their ten bits; a node with 10,000 Services makes 110,000 names."""
+# All two-character groups of base32 by their ten bits: a node with 10,000 Services makes 110,000 names. Filled at first use,
+# and not by functools.cache, because a CNI plugin, which needs none of them, would pay 2 ms for importing functools.
+_base32_pairs: list[str] = []
+
+
+def _fill_base32_pairs() -> list[str]:
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"  # RFC 4648
-    return tuple(high + low for high in alphabet for low in alphabet)
+    _base32_pairs[:] = [high + low for high in alphabet for low in alphabet]
+    return _base32_pairs
 
 
 def service_chain(prefix: str, port_name: str, protocol: str) -> str:
@@ -47,6 +49,26 @@ def service_chain(prefix: str, port_name: str, protocol: str) -> str:
 def endpoint_chain(port_name: str, protocol: str, endpoint: str) -> str:
     """The chain of one endpoint (`ip:port`, `[v6]:port`) of a service port."""
     return "KUBE-SEP-" + chain_hash(port_name + protocol + endpoint)
+
+
+# --- kube-proxy, nftables mode --------------------------------------------------------------------------------------
+#
+# `H-namespace/service/protocol/port` behind what the chain is for (service-, local-, external-, firewall-); H is the first 8
+# characters of base32(sha256(what follows it)), which keeps names apart that look alike. A port without a name leaves the slash.
+# Endpoints, which have chains and sets (affinity-) only with session affinity, add `__ip/port`; an IPv6 address has dots
+# for colons, which nft's names do not allow. The name is its own inverse.
+
+
+def nft_service_name(namespace: str, service: str, protocol: str, port: str) -> str:
+    """What the chains of a service port have in common, with its hash."""
+    text = f"{namespace}/{service}/{protocol}/{port}"
+    return f"{chain_hash(text)[:8]}-{text}"
+
+
+def nft_endpoint_name(service_name: str, ip: str, port: int) -> str:
+    """The same for one endpoint of a service port; `service_name` is from `nft_service_name`."""
+    text = f"{service_name[9:]}__{ip.replace(':', '.')}/{port}"
+    return f"{chain_hash(text)[:8]}-{text}"
 
 
 # --- CNI plugins ----------------------------------------------------------------------------------------------------

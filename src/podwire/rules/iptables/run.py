@@ -10,12 +10,9 @@ stood there. `RestoreRefused` does.
 
 from __future__ import annotations
 
-import re
-
 from podwire.errors import CommandFailed, MissingCapability, PodwireError
 from podwire.kernel import spawn
 
-_LINE = re.compile(r"line:? (\d+)")
 _HINT = "install iptables, and run as root in the node's network namespace"
 LOCK_WAIT_SECONDS = 5
 
@@ -87,7 +84,9 @@ class Iptables:
         if output.status == 0:
             return
         said = output.stderr.decode(errors="replace").strip()
-        found = _LINE.search(said)
+        import re  # a CNI plugin that is not refused must not pay for it
+
+        found = re.search(r"line:? (\d+)", said)
         number = int(found[1]) if found else 0
         lines = text.splitlines()
         line = lines[number - 1] if 0 < number <= len(lines) else ""
