@@ -15,6 +15,8 @@ from podwire.kernel.links import (
     IFLA_EXT_MASK,
     IFLA_INFO_DATA,
     IFLA_INFO_KIND,
+    IFLA_INFO_SLAVE_DATA,
+    IFLA_INFO_SLAVE_KIND,
     IFLA_LINKINFO,
     IFLA_PROTINFO,
 )
@@ -98,6 +100,12 @@ def port_change(
     )
     chosen = [u8(kind, int(value)) for kind, value in choices if value is not None]
     return IFINFO.pack(AF_BRIDGE, 0, index, 0, 0) + nested(IFLA_PROTINFO, *chosen)
+
+
+def port_settings(*, hairpin: bool, isolated: bool) -> bytes:
+    """The same as an attribute of an ordinary RTM_NEWLINK, beside the device's other settings."""
+    data = u8(IFLA_BRPORT_MODE, int(hairpin)) + (u8(IFLA_BRPORT_ISOLATED, 1) if isolated else b"")
+    return nested(IFLA_LINKINFO, string(IFLA_INFO_SLAVE_KIND, "bridge"), nested(IFLA_INFO_SLAVE_DATA, data))
 
 
 def vlan_change(index: int, vid: int, *, pvid: bool = False, untagged: bool = False) -> bytes:

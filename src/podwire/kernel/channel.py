@@ -19,13 +19,16 @@ Rules that hold here:
 from __future__ import annotations
 
 import _socket
+import errno
+import struct
 
 from podwire.errors import Busy, KernelError
 from podwire.kernel import wire
-from podwire.kernel.wire import NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST
+from podwire.kernel.wire import NLM_F_ACK, NLM_F_DUMP, NLM_F_ECHO, NLM_F_REQUEST
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Self
 
 NETLINK_ROUTE = 0
@@ -37,6 +40,7 @@ NETLINK_EXT_ACK = 11
 NETLINK_GET_STRICT_CHK = 12
 
 _DUMP_TRIES = 32
+_SECOND = struct.pack("@ll", 1, 0)  # struct timeval
 
 
 class Channel:
@@ -86,6 +90,45 @@ class Channel:
                     return replies
                 replies.append(reply)
 
+    def request_ahead(
+        self, kind: int, body: bytes, told: Callable[[wire.Message], bool], *, doing: str, target: str = ""
+    ) -> None:
+        """Send a request from a thread; returns at the echo of a change for which `told` is true. Raises KernelError.
+
+        For requests in which the kernel makes a change, tells everybody (and, by NLM_F_ECHO, whoever asked), and only then
+        waits for long before it acknowledges. A kernel that does not echo is waited for. The channel is of no use afterwards, but to
+        be closed: the acknowledgement is still to come.
+        """
+        import _thread
+        import os
+
+        # Echoes of changes in another namespace reach the socket of the same port there: it must not take them for an answer.
+        seq = 1 << 31 | int.from_bytes(os.urandom(3), "big")
+        data = wire.message(kind, NLM_F_REQUEST | NLM_F_ACK | NLM_F_ECHO, seq, body)
+        self._sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, _SECOND)
+        failed: list[int] = []
+        # A descriptor of the thread's own: this one may be closed, and its number be another file's, while the thread still sends.
+        _thread.start_new_thread(_write, (os.dup(self._sock.fileno()), data, failed))
+        while True:
+            try:
+                found = self._receive(doing, target)
+            except KernelError as error:
+                if error.errno != errno.EAGAIN:
+                    raise
+                if failed:
+                    raise KernelError.of(failed[0], doing, target) from None
+                continue
+            for reply in wire.messages(found):
+                if reply.seq != seq:
+                    continue
+                if reply.kind == wire.NLMSG_ERROR:
+                    ack = wire.ack_of(reply)
+                    if ack.number:
+                        raise KernelError.of(ack.number, doing, target, answer=ack.text)
+                    return
+                if told(reply):
+                    return
+
     def dump(self, kind: int, body: bytes, *, doing: str) -> list[bytes]:
         """The bodies of all messages of a dump, read again as often as it was interrupted by a change."""
         for _ in range(_DUMP_TRIES):
@@ -126,6 +169,18 @@ class Channel:
         if flags & _socket.MSG_TRUNC:
             raise wire.ProtocolError(doing, target, "the answer is longer than 64 KiB")
         return data
+
+
+def _write(fd: int, data: bytes, failed: list[int]) -> None:
+    """The thread of `request_ahead`."""
+    import os
+
+    try:
+        os.write(fd, data)
+    except OSError as error:
+        failed.append(error.errno or 0)
+    finally:
+        os.close(fd)
 
 
 def _open(protocol: int) -> _socket.socket:

@@ -229,6 +229,11 @@ def decode(body: bytes) -> Link:
     return Link(index, flags, attributes(body, IFINFO.size))
 
 
+def index_of(body: bytes) -> int:
+    """Which device a message is about."""
+    return unpack(IFINFO, body)[2]
+
+
 def _vxlan(data: dict[int, bytes]) -> Vxlan:
     def ip(v4: int, v6: int) -> str:
         if v4 in data:

@@ -8,6 +8,8 @@ settings are those of the network namespace the calling thread is in: `/proc/sys
 
 from __future__ import annotations
 
+import os
+
 from podwire.errors import KernelError
 
 
@@ -22,8 +24,11 @@ def path(name: str) -> str:
 def read(name: str) -> str:
     """The value without its line end. Raises NotFound where the kernel has no such setting."""
     try:
-        with open(path(name), "rb", buffering=0) as file:  # no text layer: it would load a codec into every plugin
-            return file.read(4096).decode().rstrip("\n")
+        fd = os.open(path(name), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(fd, 4096).decode().rstrip("\n")
+        finally:
+            os.close(fd)
     except OSError as error:
         raise KernelError.of(error.errno or 0, "reading the sysctl", name) from error
 
@@ -31,8 +36,11 @@ def read(name: str) -> str:
 def write(name: str, value: object) -> None:
     """Write a value. Raises NotPermitted for settings that are read-only here, NotFound for unknown ones."""
     try:
-        with open(path(name), "wb", buffering=0) as file:
-            file.write(str(value).encode())
+        fd = os.open(path(name), os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, str(value).encode())
+        finally:
+            os.close(fd)
     except OSError as error:
         raise KernelError.of(error.errno or 0, f"writing {value} to the sysctl", name) from error
 

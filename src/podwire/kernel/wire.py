@@ -168,13 +168,16 @@ def attribute_list(data: bytes, offset: int = 0) -> list[tuple[int, bytes]]:
     """Attributes in order, with the flag bits taken off their types."""
     found = []
     end = len(data)
+    header = (
+        ATTRIBUTE.unpack_from
+    )  # a link has sixty attributes: this loop is a tenth of what podwire computes for a pod
     while offset < end:
-        if end - offset < ATTRIBUTE.size:
+        if end - offset < 4:
             raise ProtocolError("decoding netlink", answer=f"{end - offset} bytes left, an attribute header has 4")
-        length, kind = ATTRIBUTE.unpack_from(data, offset)
-        if length < ATTRIBUTE.size or offset + length > end:
+        length, kind = header(data, offset)
+        if length < 4 or offset + length > end:
             raise ProtocolError("decoding netlink", f"attribute {kind}", f"length {length}, {end - offset} bytes left")
-        found.append((kind & NLA_TYPE_MASK, data[offset + ATTRIBUTE.size : offset + length]))
+        found.append((kind & 0x3FFF, data[offset + 4 : offset + length]))  # NLA_TYPE_MASK
         offset += (length + 3) & ~3
     return found
 
