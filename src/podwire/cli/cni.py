@@ -76,6 +76,14 @@ def uninstall(
         typer.echo(f"removed {path}")
 
 
+@_app.command("helper")
+def helper() -> None:
+    """Be the resident helper, which does the work of podwire's plugins in a process that is warm; SIGTERM ends it."""
+    from podwire.cni.install import exec_helper
+
+    exec_helper()
+
+
 @_app.command("add")
 def add(
     network: _Network,

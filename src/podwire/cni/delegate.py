@@ -36,6 +36,9 @@ PLUGINS = {
     "static": "static",
     "tuning": "tuning",
 }
+IDENT_LENGTH = 32
+FRONT_LENGTH = 1 << 14  # of the bundle (podwire.cni.bundle): what every executable reads of it
+_INTERPRETER = os.path.realpath(sys.executable)
 _BUSY_TRIES = 5
 _ETXTBSY = 26
 
@@ -45,15 +48,33 @@ def package_root() -> str:
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
+def bundle_path() -> str:
+    """Where the compiled modules of all plugins are, for this version of Python."""
+    return f"{package_root()}/podwire/cni/__pycache__/plugins.{sys.implementation.cache_tag}.bundle"
+
+
 def stub(name: str) -> str:
-    """The executable of a plugin: isolated, without site, importing compiled modules (a long script would be compiled each time)."""
+    """The executable of a plugin: isolated, without site. It is short because it is compiled at every start."""
+    return f"#!{_INTERPRETER} -IS\n# CNI plugin {name} of podwire, written by `podwire cni install`.\n" + boot(
+        f"run({name!r},{PLUGINS[name]!r},f,c[0])", f"from podwire.cni.plugins.{PLUGINS[name]} import main\nmain()\n"
+    )
+
+
+def boot(bundled: str, plain: str) -> str:
+    """The program that runs `bundled` in podwire.cni.stub, as the bundle has it, or `plain` where there is no bundle."""
     return (
-        f"#!{os.path.realpath(sys.executable)} -IS\n"
-        f"# CNI plugin {name} of podwire, written by `podwire cni install`.\n"
+        "import marshal,posix,_frozen_importlib_external as x\n"
+        "try:\n"
+        f" f=posix.open({bundle_path()!r},posix.O_CLOEXEC)\n"
+        f" b=posix.read(f,{FRONT_LENGTH})\n"
+        " c=b[:4]==x.MAGIC_NUMBER and marshal.loads(b[4:])\n"
+        "except (OSError,EOFError,ValueError,TypeError):\n"
+        " c=None\n"
+        "if c:\n"
+        f" exec(c[1])\n {bundled}\n"
         "import sys\n"
-        f"sys.path.insert(0, {package_root()!r})\n"
-        f"from podwire.cni.plugins.{PLUGINS[name]} import main\n"
-        "main()\n"
+        f"sys.path.insert(0,{package_root()!r})\n"
+        f"{plain}"
     )
 
 
@@ -101,11 +122,13 @@ def call(
     stdin: bytes,
     note: Callable[[str], None],
     timeout: float | None = None,
+    *,
+    lasting: bool = False,
 ) -> bytes:
-    """Run the plugin at `path` and return what it printed. Raises its CniError, unchanged."""
+    """Run the plugin at `path` and return what it printed. Raises its CniError, unchanged. `lasting` see skel.Request."""
     if is_own(path, name):
         module = __import__(f"podwire.cni.plugins.{PLUGINS[name]}", fromlist=["PLUGIN"])
-        status, text = skel.run(module.PLUGIN, env, lambda: stdin, note)
+        status, text = skel.run(module.PLUGIN, env, lambda: stdin, note, lasting=lasting)
         if status:
             raise error_of(text.encode(), b"", "exit status 1")
         return text.encode()
@@ -179,13 +202,22 @@ class Delegate:
         env = dict(request.env)
         env["CNI_COMMAND"] = command
         path = find(self._name, request.path.split(":"))
-        return call(path, self._name, env, conf, request.note)
+        return call(path, self._name, env, conf, request.note, lasting=request.lasting)
 
     def add(self, conf: bytes) -> Result:
         """ADD, and its result."""
         printed = self._call("ADD", conf)
         version = Fields(decode(conf), "NetConf").text("cniVersion") or "0.1.0"
         return parse_result(printed, version)
+
+    def relay(self, conf: bytes) -> str:
+        """ADD, and its result as it is to be printed: what podwire's own plugins print needs no reading and writing again."""
+        printed = self._call("ADD", conf)
+        if is_own(find(self._name, self._request.path.split(":")), self._name):
+            return printed.decode()
+        version = Fields(decode(conf), "NetConf").text("cniVersion") or "0.1.0"
+        result = parse_result(printed, version)
+        return skel.show(result, result.version)
 
     def delete(self, conf: bytes) -> None:
         """DEL."""

@@ -7,12 +7,17 @@ removes only files that are byte for byte (or, of another podwire, by their seco
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from podwire.cni import delegate
 from podwire.errors import NotPermitted, PodwireError, UsageError
+
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 CONFLIST = "10-flannel.conflist"
 _SHEBANG_MAX = 255  # BINPRM_BUF_SIZE less one; Linux before 5.1 had half of it
@@ -27,7 +32,7 @@ def install(bin_dir: str, conf_dir: str = "", conflist: str = "") -> list[str]:
     if conflist and not conf_dir:
         raise UsageError("installing CNI plugins", answer="--conflist needs --conf-dir, the folder to put it in")
     text = _read_conflist(conflist) if conflist else b""
-    _compile()
+    _compile_modules()
     written = [_write(os.path.join(bin_dir, name), delegate.stub(name).encode(), 0o755) for name in delegate.PLUGINS]
     if conflist:
         written.append(_write(os.path.join(conf_dir, CONFLIST), text, 0o644))
@@ -45,6 +50,21 @@ def uninstall(bin_dir: str, conf_dir: str = "") -> list[str]:
         except OSError as error:
             raise PodwireError("removing", path, os.strerror(error.errno or 0)) from error
     return removed
+
+
+def exec_helper() -> NoReturn:
+    """Become the resident helper: an interpreter like the plugins' own, small, with nothing but the bundle."""
+    from podwire.cni import bundle
+
+    try:
+        bundle.ensure()
+    except OSError as error:
+        raise PodwireError("writing", delegate.bundle_path(), os.strerror(error.errno or 0)) from error
+    program = delegate.boot(
+        "load(f);from podwire.cni.resident.helper import main;main(c[0])", "sys.exit('no bundle')\n"
+    )
+    interpreter = os.path.realpath(sys.executable)
+    os.execv(interpreter, [interpreter, "-IS", "-c", program])  # noqa: S606 - a shell would be one more thing to go wrong
 
 
 def is_ours(path: str, name: str) -> bool:
@@ -85,13 +105,12 @@ def _read_conflist(path: str) -> bytes:
     return text
 
 
-def _compile() -> None:
-    """Compile the modules that plugins load: with a folder that they cannot write they would compile them at every call."""
-    import compileall
+def _compile_modules() -> None:
+    """Write the bundle; where its folder is read-only, executables import the package instead, which only takes longer."""
+    from podwire.cni import bundle
 
-    root = os.path.dirname(os.path.dirname(os.path.abspath(delegate.__file__)))
-    for folder in ("", "kernel", "cni", "rules"):
-        compileall.compile_dir(os.path.join(root, folder), maxlevels=2 if folder else 0, quiet=2)
+    with contextlib.suppress(OSError):
+        bundle.ensure()
 
 
 def _write(path: str, text: bytes, mode: int) -> str:

@@ -70,7 +70,10 @@ def _silent(_text: str) -> None:
 
 
 class Runtime:
-    """Runs chains. `env` None is this process's environment; `timeout` (seconds) ends an executed plugin that hangs."""
+    """Runs chains. `env` None is this process's environment; `timeout` (seconds) ends an executed plugin that hangs.
+
+    `lasting`: this process is a daemon. A DEL then returns when the link is gone, while a thread waits for the kernel's last step.
+    """
 
     def __init__(
         self,
@@ -80,12 +83,14 @@ class Runtime:
         env: Mapping[str, str] | None = None,
         timeout: float | None = None,
         note: Callable[[str], None] = _silent,
+        lasting: bool = False,
     ) -> None:
         self.bin_dirs = list(bin_dirs)
         self.cache_dir = cache_dir
         self._env = env
         self._timeout = timeout
         self._note = note
+        self._lasting = lasting
 
     # The five verbs.
 
@@ -211,7 +216,7 @@ class Runtime:
         env["CNI_NETNS"] = one.netns
         env["CNI_IFNAME"] = one.ifname
         env["CNI_ARGS"] = ";".join(f"{key}={value}" for key, value in one.args.items())
-        return delegate.call(path, kind, env, text, self._note, self._timeout)
+        return delegate.call(path, kind, env, text, self._note, self._timeout, lasting=self._lasting)
 
     @staticmethod
     def _conf(

@@ -55,6 +55,7 @@ class Request:
         "container_id",
         "env",
         "ifname",
+        "lasting",
         "netns",
         "note",
         "path",
@@ -71,6 +72,7 @@ class Request:
         self.ifname = env.get("CNI_IFNAME", "")
         self.args = env.get("CNI_ARGS", "")
         self.path = env.get("CNI_PATH", "")
+        self.lasting = False  # whether this process goes on afterwards, so that threads may outlast the call
         self.stdin = b""
         self.conf: dict[str, Any] = {}
         self.version = "0.1.0"  # of the configuration; the result is given in it
@@ -141,11 +143,18 @@ def show(result: Result, version: str) -> str:
 
 
 def run(
-    plugin: Plugin, env: Mapping[str, str], read: Callable[[], bytes], note: Callable[[str], None]
+    plugin: Plugin,
+    env: Mapping[str, str],
+    read: Callable[[], bytes],
+    note: Callable[[str], None],
+    *,
+    lasting: bool = False,
 ) -> tuple[int, str]:
-    """Serve one call: (exit status, what goes to standard output)."""
+    """Serve one call: (exit status, what goes to standard output). `lasting` see Request."""
+    request = Request(env, note)
+    request.lasting = lasting
     try:
-        return 0, _dispatch(plugin, env, read, note)
+        return 0, _dispatch(plugin, request, read)
     except CniError as error:
         return 1, error_text(error)
     except (PodwireError, TextError, ValueError) as error:
@@ -174,8 +183,8 @@ def os_error(error: OSError, doing: str = "open") -> str:
     return f"{doing} {error.filename}: {said}" if error.filename else said
 
 
-def _dispatch(plugin: Plugin, env: Mapping[str, str], read: Callable[[], bytes], note: Callable[[str], None]) -> str:
-    request = Request(env, note)
+def _dispatch(plugin: Plugin, request: Request, read: Callable[[], bytes]) -> str:
+    note = request.note
     command = request.command
     if not command:
         note(f"CNI {plugin.name} plugin of podwire {_podwire_version()}\n")
@@ -239,19 +248,12 @@ def _load(request: Request, read: Callable[[], bytes]) -> None:
 def _check_other_netns(request: Request) -> None:
     if request.env.get("CNI_NETNS_OVERRIDE", "").upper() in ("TRUE", "1") or not request.netns:
         return
-    from podwire.kernel.namespaces import open_netns, same
-
     try:
-        container = os.open(request.netns, os.O_RDONLY | os.O_CLOEXEC)
+        container, own = os.stat(request.netns), os.stat("/proc/thread-self/ns/net")
     except OSError:  # a DEL after the namespace is gone, or a plugin that never looks at it
         return
-    own = open_netns()
-    try:
-        if same(container, own):
-            raise CniError(versions.INVALID_NETNS, "plugin's netns and netns from CNI_NETNS should not be the same")
-    finally:
-        os.close(own)
-        os.close(container)
+    if (container.st_dev, container.st_ino) == (own.st_dev, own.st_ino):  # the same namespace: namespaces(7)
+        raise CniError(versions.INVALID_NETNS, "plugin's netns and netns from CNI_NETNS should not be the same")
 
 
 def parse_args(text: str, known: tuple[str, ...]) -> dict[str, str]:

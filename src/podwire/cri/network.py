@@ -155,7 +155,7 @@ class Pods:
 
     def __init__(self, settings: CniSettings, cache_dir: str = "/var/lib/cni") -> None:
         self.conf = ConfDir(settings.conf_dir, settings.max_conf_num)
-        self._runtime = Runtime(list(settings.bin_dirs), cache_dir, timeout=PLUGIN_SECONDS)
+        self._runtime = Runtime(list(settings.bin_dirs), cache_dir, timeout=PLUGIN_SECONDS, lasting=True)
 
     def used(self) -> list[dict[str, str]]:
         """The networks a sandbox is to be attached to now, in a form that can be kept."""

@@ -91,7 +91,6 @@ def _attach(request: Request, conf: Conf, host: Rtnl, undo: _Undo) -> Result:
     try:
         port = ports.create_veth(request, conf, host, bridge, sandbox)
         undo.push(lambda: host.delete_link(port.index))
-        host.set_port(port.index, hairpin=conf.hairpin, isolated=conf.port_isolation)
         if conf.vlan or conf.vlan_trunk:
             from podwire.cni.plugins.bridge_vlan import set_vlans
 
@@ -242,7 +241,10 @@ def _delete_link(request: Request) -> list[Prefix]:
                 return []
             held = [Prefix.parse(a.cidr) for a in container.addresses(link.index) if not a.link_local]
             try:
-                container.delete_link(link.index)
+                if request.lasting:
+                    container.delete_link_ahead(link.index)
+                else:
+                    container.delete_link(link.index)
             except NotFound:
                 return held
             except KernelError as error:

@@ -79,7 +79,7 @@ def create_veth(request: Request, conf: Conf, host: Rtnl, bridge: Link, sandbox:
         name = f"veth{os.urandom(4).hex()}"
         try:
             host.create_veth(
-                name, request.ifname, sandbox, mtu=conf.mtu, peer_mac=conf.mac, master=bridge.index, alias=mark, up=True
+                name, request.ifname, sandbox, mtu=conf.mtu, peer_mac=conf.mac, master=bridge.index, up=True
             )
             break
         except AlreadyExists:
@@ -93,6 +93,11 @@ def create_veth(request: Request, conf: Conf, host: Rtnl, bridge: Link, sandbox:
             raise ValueError(f"failed to make veth pair: {error}") from None
     else:
         raise ValueError("failed to find a unique veth name")
+    try:
+        host.mark_port(name, mark, hairpin=conf.hairpin, isolated=conf.port_isolation)
+    except KernelError:
+        host.delete_link(host.link(name).index)
+        raise
     setting(f"net/ipv6/conf/{name}/accept_ra", 0)
     return host.link(name)
 

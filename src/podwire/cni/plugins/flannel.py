@@ -16,7 +16,7 @@ import os
 
 from podwire.addresses import Prefix
 from podwire.cni.delegate import Delegate, PluginNotFound
-from podwire.cni.skel import Plugin, Request, os_error, show
+from podwire.cni.skel import Plugin, Request, os_error
 from podwire.cni.skel import main as skel_main
 from podwire.cni.spec.attachments import valid_attachments
 from podwire.cni.spec.result import Route
@@ -152,10 +152,9 @@ def add(request: Request) -> str:
     text = encode(made, ordered=True).encode()
     _keep(os.path.join(conf.data_dir, request.container_id), text)
     try:
-        result = Delegate(made["type"], request).add(text)
+        return Delegate(made["type"], request).relay(text)
     except PluginNotFound as error:
         raise CniError(error.code, f"failed to delegate add: {error.msg}") from error
-    return show(result, result.version)
 
 
 def _conf(request: Request) -> Conf:
