@@ -28,7 +28,7 @@ def slim(value):
     if value["kind"] == "Node":
         kept["spec"] = value.get("spec", {})
         kept["status"] = {"addresses": value.get("status", {}).get("addresses", [])}
-    elif value["kind"] in ("Service", "EndpointSlice"):
+    elif value["kind"] in ("Service", "EndpointSlice", "ServiceCIDR"):
         kept.update({key: part for key, part in value.items() if key != "apiVersion"})
     else:
         return None
@@ -41,6 +41,7 @@ def state(folder):
         "objects": [kept for value in documents if (kept := slim(value)) is not None],
         "iptables": text(f"{folder}/iptables-save.txt"),
         "ip6tables": text(f"{folder}/ip6tables-save.txt"),
+        "nft": text(f"{folder}/nft.txt"),
         "nft": text(f"{folder}/nft.txt"),
         "packets": [
             {key: part for key, part in packet.items() if key != "verified_in_kernel"}
@@ -69,6 +70,7 @@ def case(folder):
         "node": scenario["node"],
         "interfaces": scenario["nodeInterfaces"],
         "routes": scenario["routes"],
+        "route_localnet": scenario.get("route_localnet_after_start"),
         "route_localnet": scenario["route_localnet_after_start"],
         "states": [state(folder), *[state(f"{folder}/{step}") for step in steps]],
         "healthcheck": (loaded(f"{folder}/healthcheck.json") or {}).get("iptables"),
