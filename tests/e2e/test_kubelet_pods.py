@@ -29,6 +29,15 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         yield made
 
 
+@pytest.fixture(autouse=True)
+def nothing_left_behind(rig: Rig) -> Iterator[None]:
+    """What a failing test leaves would fail others."""
+    yield
+    for pod in rig.client.list(PODS, "default").items:
+        rig.client.delete(PODS, pod.metadata.name, "default", grace_seconds=1)
+        rig.gone(pod.metadata.name)
+
+
 def held(rig: Rig) -> list[str]:
     return [name for name in rig.node.listdir("/var/lib/cni/networks/cni0") if name[0].isdigit()]
 
@@ -168,10 +177,9 @@ def test_a_container_that_keeps_ending_is_restarted_and_then_waits(rig: Rig) -> 
     rig.create("crash", shell("echo run; exit 3"))
     until(lambda: rig.state("crash").get("waiting", {}).get("reason") == "CrashLoopBackOff", what="back-off")
     (status,) = rig.pod("crash").status.container_statuses
-    assert status.restart_count == 1
-    assert status.state["waiting"]["message"].startswith(
-        "back-off 10s restarting failed container=app pod=crash_default("
-    )
+    assert status.restart_count in (1, 2)  # on a busy machine ten seconds are soon over
+    wanted = f"back-off {status.restart_count * 10}s restarting failed container=app pod=crash_default("
+    assert status.state["waiting"]["message"].startswith(wanted)
     assert status.last_state["terminated"]["exitCode"] == 3
     assert rig.pod("crash").status.phase == "Running"
     assert not rig.pod("crash").ready
@@ -278,7 +286,7 @@ def test_a_pod_on_the_hosts_network_has_the_nodes_address(rig: Rig) -> None:
 def test_a_lost_sandbox_is_replaced(rig: Rig) -> None:
     rig.create("robbed", web())
     first = rig.ready("robbed")
-    (box,) = os.listdir(f"{rig.cri.state}/netns")
+    (box,) = (one.id for one in rig.cri.call("ListPodSandbox").items if one.metadata.name == "robbed")
     rig.node.run("umount", f"/run/podwire/cri/netns/{box}")
     # Nobody tells: it is seen at the next look, which any change brings about.
     rig.client.patch(PODS, "robbed", {"metadata": {"labels": {"look": "again"}}}, "default")
