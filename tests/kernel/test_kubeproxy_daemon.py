@@ -96,6 +96,7 @@ class Cluster:
             "--cluster-cidr=10.244.0.0/16",
             f"--iptables-sync-period={PERIOD}s",
             "--iptables-min-sync-period=100ms",
+            f"--state-dir={self.folder}/run",
             *flags,
             log="proxy.log",
         )
@@ -450,7 +451,7 @@ def test_sigterm_ends_it_cleanly_and_cleanup_takes_its_rules_away(vote):
     assert vote.kill_proxy(signal.SIGTERM) == 0
     assert time.monotonic() - began < 2
     assert "KUBE-SERVICES" in vote.rules()
-    vote.node.run(*PODWIRE, "kube-proxy", "--cleanup")
+    vote.node.run(*PODWIRE, "kube-proxy", "--cleanup", f"--state-dir={vote.folder}/run")
     for program in ("iptables-save", "ip6tables-save"):
         left = [line for line in vote.node.run(program).stdout.splitlines() if "KUBE-" in line]
         assert all("KUBE-FIREWALL" in line for line in left), left

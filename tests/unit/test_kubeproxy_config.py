@@ -140,7 +140,7 @@ def test_a_value_that_makes_no_sense_is_one_line_that_says_its_key(data, says):
         ({"masquerade_bit": 32}, "must be 0 to 31"),
         ({"sync_period": 1.0, "min_sync_period": 2.0}, "syncPeriod 1s"),
         ({"detect_local_mode": "BridgeInterface"}, "needs detectLocal.bridgeInterface"),
-        ({"node_port_reservation": "sysctl"}, "nodePortReservation 'sysctl'"),
+        ({"node_port_reservation": "yes"}, "nodePortReservation 'yes'"),
     ],
 )
 def test_a_configuration_that_cannot_work_is_refused(fields, says):

@@ -44,8 +44,16 @@ def kube_proxy(
     healthz_bind_address: Annotated[str | None, typer.Option(help="HOST:PORT of /healthz; empty: none.")] = None,
     metrics_bind_address: Annotated[str | None, typer.Option(help="HOST:PORT of /metrics; empty: none.")] = None,
     node_port_reservation: Annotated[
-        str | None, typer.Option(help="bind: hold every NodePort with a socket; none: leave them free.")
+        str | None,
+        typer.Option(help="How NodePorts are kept from others: bind (sockets), sysctl (reserved), both or none."),
     ] = None,
+    state_dir: Annotated[str | None, typer.Option(help="Where it records what to undo.")] = None,
+    write_sysctl_drop_in: Annotated[
+        bool,
+        typer.Option("--write-sysctl-drop-in", help="Reserve the whole range at every boot: write a file, and end."),
+    ] = False,
+    sysctl_drop_in: Annotated[str, typer.Option(help="That file.")] = "/etc/sysctl.d/99-podwire-node-ports.conf",
+    service_node_port_range: Annotated[str, typer.Option(help="That range, as the API server has it.")] = "30000-32767",
     cleanup: Annotated[bool, typer.Option("--cleanup", help="Take all rules of kube-proxy away, and end.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the rules for --objects as iptables-restore reads them, and end.")
@@ -59,6 +67,9 @@ def kube_proxy(
     from podwire.kubeproxy import config as settings
 
     logs.configure("kube-proxy", verbosity)
+    if write_sysctl_drop_in:
+        _write_drop_in(sysctl_drop_in, service_node_port_range)
+        return
     flags: dict[str, Any] = {
         "kubeconfig": kubeconfig,
         "hostname_override": hostname_override,
@@ -77,6 +88,7 @@ def kube_proxy(
         "healthz_bind_address": healthz_bind_address,
         "metrics_bind_address": metrics_bind_address,
         "node_port_reservation": node_port_reservation,
+        "state_dir": state_dir,
     }
     merged = settings.merge(config, flags)
     if dry_run:
@@ -84,7 +96,7 @@ def kube_proxy(
     elif cleanup:
         from podwire.kubeproxy import daemon
 
-        raise typer.Exit(daemon.cleanup())
+        raise typer.Exit(daemon.cleanup(merged))
     else:
         from podwire.daemon.signals import stop_event
         from podwire.kubeproxy import daemon
@@ -96,6 +108,13 @@ def _seconds(flag: str, text: str | None) -> float | None:
     from podwire.kubeproxy.config import duration
 
     return None if text is None else duration(flag, text)
+
+
+def _write_drop_in(path: str, ports: str) -> None:
+    from podwire.kubeproxy import reservation
+
+    reservation.write_drop_in(reservation.port_range(ports), path)
+    print(f"{path} reserves {ports} at every boot; sysctl -p {path} does it now")
 
 
 def _print_rules(config: Config, paths: list[str], family: str) -> None:

@@ -27,7 +27,7 @@ log = logging.getLogger("podwire.kubeproxy")
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
 MODES = ("iptables", "nftables")
 DETECT_LOCAL_MODES = ("ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix")
-NODE_PORT_RESERVATIONS = ("bind", "none")
+NODE_PORT_RESERVATIONS = ("bind", "sysctl", "both", "none")
 PRIMARY = "primary"
 
 
@@ -65,7 +65,8 @@ class Config:
     sync_period: float = 30.0
     min_sync_period: float = 1.0
     conntrack: Conntrack = Conntrack()
-    node_port_reservation: str = "bind"
+    node_port_reservation: str = "both"
+    state_dir: str = "/run/podwire/kube-proxy"  # what must be found again after a restart, but not after a reboot
 
     def check(self) -> Config:
         """Itself if it makes sense; raises UsageError."""

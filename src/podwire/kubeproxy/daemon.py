@@ -29,6 +29,7 @@ from podwire.kube.kinds import NODES
 from podwire.kube.reflector import Reflector
 from podwire.kubeproxy import iptables_plan, prepare
 from podwire.kubeproxy.changes import Changes
+from podwire.kubeproxy.exposure import Exposure
 from podwire.kubeproxy.family import IPV4, IPV6, Family
 from podwire.kubeproxy.health import Health
 from podwire.kubeproxy.iptables_sync import IptablesSync
@@ -39,6 +40,7 @@ from podwire.kubeproxy.nodeports import REASON, NodePortHolder, Owner
 from podwire.kubeproxy.objects import ENDPOINT_SLICES, SERVICES
 from podwire.kubeproxy.ports import LABEL_SELECTOR
 from podwire.kubeproxy.proxier import FamilyProxy, Proxier, World
+from podwire.kubeproxy.reservation import PortReservation, undo_reservation
 from podwire.kubeproxy.settings import ZONE_LABEL, Settings, resolve
 from podwire.kubeproxy.sockets import SocketLoop
 from podwire.kubeproxy.state import State
@@ -124,20 +126,19 @@ class KubeProxy:
             on_sync=lambda: self._list_complete("node"),
         )
         self._families = tuple(_family_proxies(doors, self._name))
-        self._holder = (
-            NodePortHolder(self._loop, self._metrics, self._not_held)
-            if config.node_port_reservation == "bind"
-            else None
+        reservation = config.node_port_reservation
+        exposure = Exposure(
+            NodePortHolder(self._loop, self._metrics, self._not_held) if reservation in ("bind", "both") else None,
+            PortReservation(config.state_dir) if reservation in ("sysctl", "both") else None,
+            LoadBalancerHealth(self._loop, self._health.healthy),
         )
-        self._lb_health = LoadBalancerHealth(self._loop, self._health.healthy)
         proxier = Proxier(
             self._families,
             self._changes,
             World(self._is_ready, self._settings, interface_ips),
             self._health,
             self._metrics,
-            self._holder,
-            self._lb_health,
+            exposure,
         )
         self._runner = BoundedFrequencyRunner(
             lambda: self._run(proxier), config.min_sync_period, config.sync_period, config.sync_period
@@ -176,6 +177,8 @@ class KubeProxy:
             for family in self._families
         )
         prepare.prepare(self._config, localhost_node_ports=wants_localhost)
+        if self._config.node_port_reservation in ("bind", "none"):
+            undo_reservation(self._config.state_dir)  # an earlier run may have made one
         self._forward_invalid = prepare.tracker_is_liberal()
 
     # What wakes the sync.
@@ -282,7 +285,7 @@ def remove_nftables_mode(families: Iterable[Family]) -> None:
             log.warning("rules of nftables mode not removed", extra={"kv": {"error": str(error)}})
 
 
-def cleanup() -> int:
+def cleanup(config: Config) -> int:
     """Take away all rules of kube-proxy, ours and the real one's, in both modes; the exit status."""
     doors = usable_doors()
     status = 0
@@ -295,7 +298,7 @@ def cleanup() -> int:
             log.error("rules not removed", extra={"kv": {"family": family.name, "error": str(error)}})  # noqa: TRY400 - it says what was refused
             status = 1
     remove_nftables_mode(doors)
-    return status
+    return 0 if undo_reservation(config.state_dir) and status == 0 else 1
 
 
 def _name_process(name: str) -> None:

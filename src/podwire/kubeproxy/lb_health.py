@@ -80,8 +80,13 @@ class LoadBalancerHealth:
         self._failed: dict[NodePort, str] = {}
 
     def sync(self, checks: Mapping[NodePort, Check]) -> None:
-        """Answer on exactly these ports from now on; try again what could not be opened before."""
+        """Answer on exactly these ports from now on."""
         self._loop.call(lambda: self._sync(checks))
+
+    def retry(self) -> None:
+        """Try again what could not be opened before."""
+        if self._failed:
+            self._loop.call(lambda: self._sync(self._checks))
 
     def close(self) -> None:
         """Stop answering."""

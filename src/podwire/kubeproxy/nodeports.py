@@ -84,12 +84,21 @@ class NodePortHolder:
         self._loop = loop
         self._metrics = metrics
         self._report = report
+        self._wanted: dict[NodePort, Owner] = {}
         self._held: dict[NodePort, socket.socket] = {}
         self._failed: dict[NodePort, tuple[Owner, str]] = {}
         self._no_sctp_said = False
 
     def sync(self, wanted: Mapping[NodePort, Owner]) -> None:
-        """Hold exactly these from now on; try again what could not be held before."""
+        """Hold exactly these from now on."""
+        self._wanted = dict(wanted)
+        self.retry(always=True)
+
+    def retry(self, *, always: bool = False) -> None:
+        """Try again what could not be held before."""
+        if not always and not self._failed:
+            return
+        wanted = self._wanted
         reports = self._loop.call(lambda: self._sync(wanted))
         for protocol in ("tcp", "udp", "sctp"):
             held = sum(node_port.protocol == protocol for node_port in self._held)
@@ -101,7 +110,7 @@ class NodePortHolder:
 
     def close(self) -> None:
         """Let go of all."""
-        self._loop.call(lambda: self._sync({}))
+        self.sync({})
 
     def _sync(self, wanted: Mapping[NodePort, Owner]) -> list[tuple[Owner, str]]:
         for node_port in self._held.keys() - wanted.keys():

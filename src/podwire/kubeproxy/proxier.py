@@ -23,26 +23,22 @@ from typing import TYPE_CHECKING
 
 from podwire.errors import KernelError, PodwireError
 from podwire.kubeproxy import conntrack
-from podwire.kubeproxy.lb_health import Check
-from podwire.kubeproxy.nodeports import NodePort, Owner
+from podwire.kubeproxy.objects import TRIGGER_TIME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from podwire.kubeproxy.changes import Batch, Changes
+    from podwire.kubeproxy.exposure import Exposure
     from podwire.kubeproxy.family import Family
     from podwire.kubeproxy.health import Health
-    from podwire.kubeproxy.iptables_sync import IptablesSync, Outcome
-    from podwire.kubeproxy.lb_health import LoadBalancerHealth
     from podwire.kubeproxy.metrics import Metrics
-    from podwire.kubeproxy.nodeports import NodePortHolder
     from podwire.kubeproxy.objects import EndpointSlice
     from podwire.kubeproxy.settings import Settings
     from podwire.kubeproxy.state import State
+    from podwire.kubeproxy.sync import Outcome, Sync
 
 log = logging.getLogger("podwire.kubeproxy")
-
-_TRIGGER = "endpoints.kubernetes.io/last-change-trigger-time"
 
 
 @dataclass(slots=True)
@@ -50,7 +46,7 @@ class FamilyProxy:
     """What there is once for each family. `touched`: Services that changed and are not in the kernel yet."""
 
     state: State
-    sync: IptablesSync
+    sync: Sync
     touched: set[str] = field(default_factory=set)
     settings: Settings | None = None  # as last synced
     failed: bool = False
@@ -80,16 +76,14 @@ class Proxier:
         world: World,
         health: Health,
         metrics: Metrics,
-        holder: NodePortHolder | None,
-        lb_health: LoadBalancerHealth,
+        exposure: Exposure,
     ) -> None:
         self._families = families
         self._changes = changes
         self._world = world
         self._health = health
         self._metrics = metrics
-        self._holder = holder
-        self._lb_health = lb_health
+        self._exposure = exposure
 
     def run(self) -> None:
         """One run. Raises the first PodwireError that a family met."""
@@ -111,7 +105,7 @@ class Proxier:
                 fields = {"family": proxy.name, "error": str(error)}
                 log.error("sync failed, old rules stay", extra={"kv": fields})  # noqa: TRY400 - it says what was refused
                 errors.append(error)
-        self._sync_sockets()
+        self._exposure.apply()
         if errors:
             raise errors[0]
 
@@ -132,6 +126,7 @@ class Proxier:
         touched = set(proxy.touched)
         outcome = proxy.sync.sync(settings, touched, full=full)
         proxy.touched -= touched
+        self._exposure.update(proxy.state, settings, None if outcome.full else touched)
         proxy.settings, proxy.failed = settings, False
         self._health.synced(proxy.name)
         self._measure(proxy, outcome, batch)
@@ -170,33 +165,10 @@ class Proxier:
         if deleted:
             log.info("stale UDP flows deleted", extra={"kv": {"family": proxy.name, "flows": deleted}})
 
-    def _sync_sockets(self) -> None:
-        """Hold the NodePorts and answer on the healthCheckNodePorts of what was synced."""
-        held: dict[NodePort, Owner] = {}
-        local: dict[NodePort, tuple[str, set[str]]] = {}
-        for proxy in self._families:
-            if proxy.settings is None:
-                continue
-            ips = ("",) if proxy.settings.node_port_ips is None else proxy.settings.node_port_ips
-            for port in proxy.state.ports():
-                if port.node_port:
-                    owner = Owner(port.service, port.name)
-                    held.update({NodePort(port.protocol, port.node_port, ip): owner for ip in ips})
-                if port.health_check_node_port:
-                    ready = {
-                        endpoint.ip for endpoint in proxy.state.endpoints(port) if endpoint.local and endpoint.ready
-                    }
-                    for ip in ips:
-                        key = NodePort("tcp", port.health_check_node_port, ip)
-                        local.setdefault(key, (port.service, set()))[1].update(ready)
-        if self._holder is not None:
-            self._holder.sync({port: owner for port, owner in held.items() if port not in local})
-        self._lb_health.sync({port: Check(service, len(ready)) for port, (service, ready) in local.items()})
-
 
 def _changed_at(piece: EndpointSlice | None) -> float | None:
     """When what a slice tells happened, by the controller's annotation (KEP-0752), as seconds since 1970."""
-    text = piece.metadata.annotations.get(_TRIGGER, "") if piece is not None else ""
+    text = piece.metadata.annotations.get(TRIGGER_TIME, "") if piece is not None else ""
     if text:
         with contextlib.suppress(ValueError):
             return dt.datetime.fromisoformat(text).timestamp()
