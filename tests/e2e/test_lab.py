@@ -209,3 +209,13 @@ def test_nobody_but_root_can_make_a_lab():
     if "Permission denied" in done.stderr and "podwire must" not in done.stderr:
         pytest.skip("this Python is in a folder that only root can read")
     assert "must be run as root" in done.stderr
+
+
+def test_nobody_but_root_is_told_of_a_lab(lab):
+    done = subprocess.run(
+        ["setpriv", "--reuid=65534", "--clear-groups", sys.executable, "-P", "-m", "podwire", "status", f"--name={lab.name}"],
+        capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    if "Permission denied" in done.stderr and "podwire must" not in done.stderr:
+        pytest.skip("this Python is in a folder that only root can read")
+    assert done.stderr == "podwire: podwire must be run as root for this (sudo podwire …)\n"

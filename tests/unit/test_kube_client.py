@@ -226,7 +226,9 @@ def test_a_certificate_of_another_authority_is_refused_with_a_reason(tmp_path: A
     ("text", "reason"),
     [
         ("a: [", "while parsing"),
-        ("just text", "has no attribute"),
+        ("just text", "it is no kubeconfig"),
+        ("[1, 2]", "it is no kubeconfig"),
+        ("clusters: 3\ncontexts: 4\nusers: 5\n", "it is no kubeconfig"),
         ("{}", "there is no 'clusters'"),
         ("current-context: x\nclusters: []\ncontexts: []\n", "Context 'x' not found"),
     ],

@@ -47,6 +47,8 @@ def test_a_lab_name_that_is_no_dns_label_is_refused(name):
     [
         ({"cluster_cidr": "10.244.0.0/33"}, "--cluster-cidr 10.244.0.0/33"),
         ({"cluster_cidr": "10.244.0.1/16"}, "has host bits set"),
+        ({"cluster_cidr": "10.244.0.0/28"}, "--cluster-cidr 10.244.0.0/28 has no /24 for each of 3 nodes"),
+        ({"cluster_cidr": "10.244.0.0/23"}, "--cluster-cidr 10.244.0.0/23 has no /24 for each of 3 nodes"),
         ({"service_cidr": "banana"}, "--service-cluster-ip-range banana"),
         ({"service_cidr": "10.244.8.0/24"}, "overlap"),
         ({"underlay": "10.244.1.0/24"}, "collides with 10.244.0.0/16"),

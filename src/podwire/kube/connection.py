@@ -52,7 +52,11 @@ def open_connection(path: str | None, environ: Mapping[str, str]) -> httpx2.Clie
         raise UsageError(DOING, named, f"there is no {error}", HINT) from None
     except OSError as error:  # ssl.SSLError too
         raise UsageError(DOING, named, error.strerror or str(error), HINT) from None
-    except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
+    except (AttributeError, TypeError):  # lightkube took a text, a list or a null for a mapping
+        raise UsageError(
+            DOING, named, "it is no kubeconfig: a mapping was expected where it has something else", HINT
+        ) from None
+    except (yaml.YAMLError, ValueError) as error:
         raise UsageError(DOING, named, _one_line(error), HINT) from None
     except Exception as error:
         if not _of_lightkube(error):

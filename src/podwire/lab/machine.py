@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from podwire.kernel import owner
 from podwire.lab.state import LAYERS, Component
-from podwire.lab.topology import UNDERLAY
+from podwire.lab.topology import POD_CIDR_LENGTH, UNDERLAY
 
 if TYPE_CHECKING:
     from podwire.lab.topology import Machine, Topology
@@ -148,7 +148,7 @@ def control_plane_components(topology: Topology) -> list[Component]:
         f"--kubeconfig={KUBECONFIG}",
         "--controllers=nodeipam,scheduler,deployment,endpointslice,gc,route,nodelifecycle",
         f"--cluster-cidr={topology.cluster_cidr}",
-        "--node-cidr-mask-size=24",
+        f"--node-cidr-mask-size={POD_CIDR_LENGTH}",
         f"--service-cluster-ip-range={topology.service_cidr}",
     )
     return [

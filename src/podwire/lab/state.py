@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 from typing import TYPE_CHECKING, Any
 
-from podwire.errors import PodwireError, UsageError
+from podwire.errors import MissingCapability, PodwireError, UsageError
 from podwire.kernel import owner
 from podwire.lab.topology import Machine, Topology
 
@@ -267,9 +267,11 @@ def write_json(path: str, value: Any) -> None:
 
 
 def read_json(path: str) -> Any:
-    """A record; None when there is none or it is cut (temporary files are never read)."""
+    """A record; None when there is none or it is cut (temporary files are never read). Only root may read a lab's."""
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)
     except (FileNotFoundError, json.JSONDecodeError):
         return None
+    except PermissionError as error:
+        raise MissingCapability("podwire must be run as root for this", hint="sudo podwire …") from error

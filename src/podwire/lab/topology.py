@@ -26,6 +26,8 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 UNDERLAY_POOL = IPv4Network("10.20.0.0/14")
 UNDERLAY_LENGTH = 24
 MAX_NODES = 100
+#: A node's share of the cluster CIDR (--node-cidr-mask-size).
+POD_CIDR_LENGTH = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,8 @@ def plan(
     service = parse_prefix("--service-cluster-ip-range", service_cidr)
     if cluster.overlaps(service):
         raise UsageError(f"--cluster-cidr {cluster} and --service-cluster-ip-range {service} overlap")
+    if cluster.prefixlen > POD_CIDR_LENGTH or 2 ** (POD_CIDR_LENGTH - cluster.prefixlen) < nodes:
+        raise UsageError(f"--cluster-cidr {cluster} has no /{POD_CIDR_LENGTH} for each of {nodes} nodes")
     own = [cluster, service]
     if underlay is None:
         prefix = _free_underlay(taken + own)
