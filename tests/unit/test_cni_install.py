@@ -10,18 +10,18 @@ from podwire.errors import PodwireError, UsageError
 
 pytestmark = pytest.mark.unit
 
-NAMES = ["bridge", "flannel", "host-local", "loopback"]
+NAMES = ["bridge", "flannel", "host-local", "loopback", "portmap", "static", "tuning"]
 
 
 def test_the_plugins_are_written_beside_what_is_there(tmp_path):
-    (tmp_path / "portmap").write_text("somebody else's")
+    (tmp_path / "macvlan").write_text("somebody else's")
     previous = os.umask(0o077)
     try:
         written = install.install(str(tmp_path))
     finally:
         os.umask(previous)
     assert sorted(os.path.basename(path) for path in written) == NAMES
-    assert sorted(os.listdir(tmp_path)) == [*NAMES, "portmap"]
+    assert sorted(os.listdir(tmp_path)) == sorted([*NAMES, "macvlan"])
     assert all(os.stat(path).st_mode & 0o777 == 0o755 for path in written)
 
 
@@ -59,10 +59,10 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 def test_uninstalling_removes_podwires_files_and_nobody_elses(tmp_path):
     install.install(str(tmp_path))
     (tmp_path / "bridge").write_text("#!/bin/sh\n# the reference one\n")
-    (tmp_path / "portmap").write_text("x")
+    (tmp_path / "macvlan").write_text("x")
     removed = install.uninstall(str(tmp_path))
-    assert sorted(os.path.basename(path) for path in removed) == ["flannel", "host-local", "loopback"]
-    assert sorted(os.listdir(tmp_path)) == ["bridge", "portmap"]
+    assert sorted(os.path.basename(path) for path in removed) == [name for name in NAMES if name != "bridge"]
+    assert sorted(os.listdir(tmp_path)) == ["bridge", "macvlan"]
     assert install.uninstall(str(tmp_path)) == []
 
 
@@ -70,4 +70,4 @@ def test_plugins_of_another_podwire_are_podwires_too(tmp_path):
     install.install(str(tmp_path))
     text = (tmp_path / "bridge").read_text().replace(os.sep + "src", os.sep + "elsewhere")
     (tmp_path / "bridge").write_text(text)
-    assert len(install.uninstall(str(tmp_path))) == 4
+    assert len(install.uninstall(str(tmp_path))) == len(NAMES)
