@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from podwire.doctor.finding import Check, Evidence, Said
+from podwire.explain.snapshot import name_of, namespace_of
 from podwire.naming import cni_chain
 
 if TYPE_CHECKING:
@@ -200,6 +201,89 @@ def look_shadowed(node: Node) -> Iterator[Said]:
             )  # fmt: skip
 
 
+def look_no_rule(node: Node) -> Iterator[Said]:
+    """Running pods with a hostPort that no rule implements."""
+    chains = list(node.chains("nat", "PREROUTING"))
+    if not chains or node.nft or node.snapshot.pods is None:
+        return
+    text = "\n".join(
+        line for chain, rules in chains for lines in rules.tables["nat"].chains.values() for line in lines.lines
+    )
+    for item in node.pods_of():
+        spec, status = item.get("spec") or {}, item.get("status") or {}
+        if spec.get("hostNetwork") or status.get("phase") != "Running":
+            continue
+        wanted = [
+            (int(port["hostPort"]), str(port.get("protocol") or "TCP").lower())
+            for container in spec.get("containers") or ()
+            if isinstance(container, dict)
+            for port in container.get("ports") or ()
+            if isinstance(port, dict) and isinstance(port.get("hostPort"), int) and port["hostPort"]
+        ]
+        lost = [
+            f"{port}/{protocol}"
+            for port, protocol in wanted
+            if not re.search(rf"-p {protocol}\b.*--dports? (?:\S*,)?{port}(?:,|\s|$)", text, re.MULTILINE)
+        ]
+        if lost:
+            name = f"{namespace_of(item)}/{name_of(item)}"
+            yield Said(
+                [Evidence(f"{name} has hostPort {', '.join(lost)}", node.snapshot.where.get("pods", "")), Evidence("no rule in nat has that port", chains[0][1].where)],
+                [f"kubectl -n {namespace_of(item)} delete pod {name_of(item)}   # its rules are written when it is made anew"],
+                title=f"hostPort {', '.join(lost)} of {name} has no rule",
+            )  # fmt: skip
+
+
+def look_order(node: Node) -> Iterator[Said]:
+    """A hostPort and a NodePort of the same number: the jump that comes first takes it."""
+    for chain, rules in node.chains("nat", "PREROUTING"):
+        first = next(
+            (
+                number
+                for number, line in enumerate(chain.lines)
+                if line.endswith(("-j CNI-HOSTPORT-DNAT", "-j KUBE-HOSTPORTS"))
+            ),
+            None,
+        )
+        services = next((number for number, line in enumerate(chain.lines) if line.endswith("-j KUBE-SERVICES")), None)
+        if first is None or services is None:
+            continue
+        nat = rules.tables["nat"].chains
+        ports = _numbers(
+            [
+                *(nat["CNI-HOSTPORT-DNAT"].lines if "CNI-HOSTPORT-DNAT" in nat else ()),
+                *(nat["KUBE-HOSTPORTS"].lines if "KUBE-HOSTPORTS" in nat else ()),
+            ]
+        )
+        own = {address.ip for address in node.snapshot.addresses or ()}
+        clash = ports & _numbers(nat["KUBE-NODEPORTS"].lines if "KUBE-NODEPORTS" in nat else ())
+        if first < services and "KUBE-SERVICES" in nat:
+            # An external or load balancer address that is one of the node's own counts as local too.
+            local = [
+                line
+                for line in nat["KUBE-SERVICES"].lines
+                if (found := re.search(r"-d ([\d.]+)/32", line)) and found.group(1) in own
+            ]
+            clash |= ports & _numbers(local)
+        for protocol, port in sorted(clash):
+            taker = "the hostPort" if first < services else "the Service"
+            yield Said(
+                [Evidence(f"rule {first + 1}: -A PREROUTING {chain.lines[first]}", f"{rules.where}, nat"), Evidence(f"rule {services + 1}: -A PREROUTING {chain.lines[services]}", f"{rules.where}, nat")],
+                ["give the pod another hostPort, or the Service another port"],
+                title=f"Port {port}/{protocol} is a hostPort and a Service's: {taker} takes it",
+            )  # fmt: skip
+
+
+def _numbers(lines: Iterable[str]) -> set[tuple[str, int]]:
+    found = set()
+    for line in lines:
+        ports, protocol = _PORTS.search(line), re.search(r"-p (\w+)", line)
+        for port in ports.group(1).split(",") if ports and protocol else ():
+            if port.isdigit() and protocol:
+                found.add((protocol.group(1), int(port)))
+    return found
+
+
 CHECKS = (
     Check(
         "hostport-stale",
@@ -216,6 +300,20 @@ CHECKS = (
         "The prerouting hook sees forwarded packets too. Without a test that the destination is an address of this node, the DNAT applies to"
         " every packet that passes with that port.",
         look_catch_all,
+    ),
+    Check(
+        "hostport-no-rule",
+        "A hostPort without a rule",
+        "A hostPort stopped answering after a reload of the firewall.",
+        "portmap writes its rules once, when the pod is made. Nobody puts them back after a flush.",
+        look_no_rule,
+    ),
+    Check(
+        "hostport-order",
+        "A hostPort and a Service want the same port",
+        "Clients of the one reach the other.",
+        "Both are rules in PREROUTING; the jump that comes first decides.",
+        look_order,
     ),
     Check(
         "hostport-shadows-listener",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from podwire.doctor.view import Network, Node
-    from podwire.explain.snapshot import TextFile
+    from podwire.explain.snapshot import Sandbox, TextFile
 
 _ROOT = "/var/lib/cni"
 
@@ -44,11 +44,16 @@ def look_leak(node: Node) -> Iterator[Said]:
         networks.setdefault(network, []).append((address, container, file))
     for network, taken in sorted(networks.items()):
         taken.sort(key=lambda one: (ip_address(one[0]).version, int(ip_address(one[0]))))
-        leaked = [one for one in taken if one[1] and one[1] not in known]
+        leaked = [one for one in taken if one[1] and not _known(one[1], known)]
         empty = [one for one in taken if not one[1]]
         if not leaked and not empty:
             continue
         yield _leak_said(node, network, taken, leaked, empty, runtime)
+
+
+def _known(container: str, known: dict[str, Sandbox]) -> bool:
+    """Whether the runtime has it; a table of `crictl pods` shows the beginnings of the IDs only."""
+    return container in known or any(len(one) < 64 and container.startswith(one) for one in known if one)
 
 
 def _leak_said(
@@ -73,7 +78,7 @@ def _leak_said(
     waiting = [
         one
         for one in snapshot.sandboxes or ()
-        if not one.ready and any(one.id == container for _, container, _ in taken)
+        if not one.ready and any(container.startswith(one.id) for _, container, _ in taken)
     ]
     evidence += [
         Evidence(

@@ -1,4 +1,4 @@
-"""Checks of kernel settings and of what the kernel counts: bridge netfilter, forwarding, rp_filter, port ranges, conntrack, hairpin."""
+"""Checks of kernel settings: bridge netfilter, forwarding, rp_filter, port ranges, hairpin."""
 
 from __future__ import annotations
 
@@ -214,78 +214,6 @@ def _ports(text: str) -> list[tuple[int, int]]:
     return found
 
 
-def look_conntrack(node: Node) -> Iterator[Said]:
-    """What conntrack counts: races, invalid packets, a full table."""
-    totals: dict[str, int] = {}
-    where = ""
-    for text in node.snapshot.output("conntrack-stats"):
-        where = text.where
-        for key, value in re.findall(r"(\w+)=(\d+)", text.text):
-            totals[key] = totals.get(key, 0) + int(value)
-    if totals.get("insert_failed", 0) >= 10:
-        yield Said(
-            [Evidence(f"insert_failed={totals['insert_failed']} (all CPUs), drop={totals.get('drop', 0)}", where)],
-            ["NodeLocal DNSCache, or options single-request-reopen in the pods' resolv.conf", "kube-proxy with --random-fully (1.16+)"],
-            title="Packets were lost when two made the same connection tracking entry",
-            symptom="DNS look-ups sometimes take 5 seconds.", level="warning",
-            why="Two packets of one socket at the same moment (A and AAAA look-ups) both want to make the entry; one of them is dropped.",
-        )  # fmt: skip
-    yield from _invalid(node, totals, where)
-    yield from _full(node)
-
-
-def _invalid(node: Node, totals: dict[str, int], where: str) -> Iterator[Said]:
-    rule = next(
-        (
-            (f"-A {chain.name} {line}", f"{rules.where}, filter")
-            for chain, rules in node.chains("filter", "KUBE-FORWARD")
-            for line in chain.lines
-            if "INVALID" in line and "DROP" in line
-        ),
-        None,
-    )
-    liberal = node.snapshot.sysctl("net/netfilter/nf_conntrack_tcp_be_liberal")
-    if totals.get("invalid", 0) < 1000 or rule is None or (liberal and liberal.value == "1"):
-        return
-    yield Said(
-        [Evidence(f"invalid={totals['invalid']} (all CPUs)", where), Evidence(*rule)],
-        ["sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1   # kube-proxy >= 1.29 then leaves the rule out", "look for asymmetric routes: replies that come by another node"],
-        title="Packets that conntrack calls INVALID are dropped", level="warning",
-        symptom="Long transfers are reset or hang.",
-        why="A packet outside of the window that conntrack expects (asymmetric routing, offloads) has no connection. kube-proxy's rule drops it, since it would leave untranslated.",
-    )  # fmt: skip
-
-
-def _full(node: Node) -> Iterator[Said]:
-    count, most = (
-        node.snapshot.sysctl("net/netfilter/nf_conntrack_count"),
-        node.snapshot.sysctl("net/netfilter/nf_conntrack_max"),
-    )
-    evidence = [
-        Evidence(line.strip(), log.where)
-        for log in node.snapshot.output("kernel-log")
-        for line in log.text.splitlines()
-        if "table full, dropping packet" in line
-    ][:2]
-    if (
-        count
-        and most
-        and (count.value or "").isdigit()
-        and (most.value or "").isdigit()
-        and int(most.value or 0)
-        and int(count.value or 0) * 10 >= int(most.value or 0) * 9
-    ):
-        evidence.append(Evidence(f"nf_conntrack_count = {count.value} of nf_conntrack_max = {most.value}", count.where))
-    if evidence:
-        yield Said(
-            evidence,
-            ["sysctl -w net.netfilter.nf_conntrack_max=…   # or conntrack.maxPerCore in kube-proxy's configuration"],
-            title="The connection tracking table is full",
-            symptom="New connections are lost at random.",
-            why="A full table drops every packet that would make a new entry.",
-        )
-
-
 def look_hairpin(node: Node) -> Iterator[Said]:
     """Ports of the pods' bridge that do not send a frame back where it came from."""
     bridge = node.bridge
@@ -362,7 +290,6 @@ CHECKS = (
         " is then a new flow to the NodePort and goes to a pod.",
         look_port_range,
     ),
-    Check("conntrack", "Connection tracking loses packets", "Sporadic losses.", "See the finding.", look_conntrack),
     Check(
         "hairpin",
         "The bridge does not send a pod's packet back to it",

@@ -1,4 +1,4 @@
-"""Checks of the overlay on one node: MTUs, routes, forwarding entries, neighbours and the VTEP's MAC, against what the Nodes announce."""
+"""Checks of the overlay on one node: routes, forwarding entries, neighbours and the VTEP's MAC, against what the Nodes announce."""
 
 from __future__ import annotations
 
@@ -13,125 +13,10 @@ from podwire.doctor.view import annotation, overlaps
 from podwire.explain.snapshot import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from podwire.doctor.view import Network, Node
-    from podwire.explain.snapshot import Link, Object
-
-#: What a backend adds to each packet, IPv4 outside / IPv6 outside.
-_OVERHEAD = {"vxlan": (50, 70), "wireguard": (60, 80), "ipip": (20, 40)}
-_INNER = re.compile(
-    r"^(?:lo|cni\d|cbr0|flannel|veth|cali|docker|br-|tunl|vxlan|kube|nodelocal|lxc|cilium|virbr|weave|dummy|ip6tnl|sit|gre|ifb|bond_slave)"
-)
-
-
-def _uplink(node: Node) -> Link | None:
-    """The device that outer packets leave by: the vxlan device's own, else the default route's, else the only one."""
-    links = node.snapshot.links or ()
-    below = next((link.vxlan.dev for link in links if link.vxlan and link.vxlan.dev), "")
-    default = next((route.dev for route in node.snapshot.routes or () if route.default), "")
-    for name in (below, default):
-        found = node.snapshot.link(name) if name else None
-        if found:
-            return found
-    outer = [link for link in links if not _INNER.match(link.name) and link.mtu]
-    return outer[0] if len(outer) == 1 else None
-
-
-def _overlay(node: Node) -> Link | None:
-    return next((link for link in node.snapshot.links or () if link.name.startswith("flannel") and link.mtu), None)
-
-
-def look_mtu(node: Node) -> Iterator[Said]:
-    """Inner devices may not be larger than the overlay, nor the overlay larger than the uplink allows."""
-    overlay, uplink = _overlay(node), _uplink(node)
-    if overlay is None:
-        return
-    kind = "wireguard" if "wg" in overlay.name else "vxlan"
-    six = bool(overlay.vxlan and ":" in overlay.vxlan.local)
-    overhead = _OVERHEAD[kind][1 if six or kind == "wireguard" else 0]
-    most = uplink.mtu - overhead if uplink else 0
-    if uplink and overlay.mtu > most:
-        yield Said(
-            [
-                Evidence(
-                    f"{overlay.name} has mtu {overlay.mtu}; {uplink.name} has {uplink.mtu}, and {kind} needs {overhead}: at most {most}",
-                    overlay.where,
-                )
-            ],
-            [
-                f"ip link set {overlay.name} mtu {most}",
-                "restart flanneld (it takes the uplink's MTU at start), then recreate the bridge and the pods",
-            ],
-            title=f"{node.title}: {overlay.name} is larger than its uplink carries",
-            why="Outer packets of full size do not fit on the wire. This node fragments its own, but what others send to it is lost on the way: connections"
-            " open and large transfers hang, in one direction only. Lowering an uplink's MTU later does not lower the overlay's.",
-        )
-    inner = [
-        link
-        for link in node.snapshot.links or ()
-        if (node.bridge in (link.name, link.master) or link.name == "cni0") and link.mtu > overlay.mtu
-    ]
-    bridge = node.snapshot.link(node.bridge)
-    # An empty bridge has the MTU it was born with (1500); it takes that of its ports with the first pod.
-    if inner and not (bridge and inner == [bridge] and not node.ports(node.bridge) and node.snapshot.live):
-        yield Said(
-            [Evidence(", ".join(f"{link.name} {link.mtu}" for link in inner[:6]) + f"; {overlay.name} {overlay.mtu}", inner[0].where)],
-            [f"\"mtu\": {overlay.mtu} in the bridge's configuration (flannel's delegate gets FLANNEL_MTU by itself), then recreate {node.bridge} and the pods"],
-            title=f"{node.title}: pods' devices are larger than {overlay.name}", level="warning",
-            why='It works only by ICMP: the node tells each pod "fragmentation needed" per destination, for ten minutes. Where ICMP is filtered, large transfers hang.',
-        )  # fmt: skip
-    yield from _said_mtu(node, overlay)
-
-
-def _said_mtu(node: Node, overlay: Link) -> Iterator[Said]:
-    env = node.snapshot.environment().get("FLANNEL_MTU", "")
-    assert_where = node.snapshot.subnet_env.where if node.snapshot.subnet_env else ""
-    if env.isdigit() and int(env) != overlay.mtu:
-        yield Said(
-            [Evidence(f"FLANNEL_MTU={env}", assert_where), Evidence(f"{overlay.name} has mtu {overlay.mtu}", overlay.where)],
-            ["restart flanneld on this node, then recreate the bridge and the pods"],
-            title=f"{node.title}: FLANNEL_MTU is not the overlay's MTU", level="warning",
-        )  # fmt: skip
-    backend = node.net_conf.get("Backend")
-    wanted = backend.get("MTU") if isinstance(backend, dict) else None
-    if (
-        isinstance(wanted, int)
-        and not isinstance(wanted, bool)
-        and wanted
-        and env.isdigit()
-        and int(env) not in (wanted, wanted - 50, wanted - 70)
-    ):
-        assert node.snapshot.net_conf is not None
-        yield Said(
-            [Evidence(f'"MTU": {wanted}', node.snapshot.net_conf.where), Evidence(f"FLANNEL_MTU={env}", assert_where)],
-            ["restart flanneld on this node; existing bridges, veths and pods keep the old value: recreate them"],
-            title="net-conf's MTU is newer than subnet.env: flanneld was not restarted", level="warning",
-        )  # fmt: skip
-
-
-def look_mtus(nodes: Sequence[Node]) -> Iterator[Said]:
-    """All nodes' overlays must have the same MTU."""
-    sizes: dict[int, list[tuple[str, str]]] = {}
-    seen: set[str] = set()
-    for node in nodes:
-        overlay = _overlay(node)
-        if overlay and node.title not in seen:
-            seen.add(node.title)
-            sizes.setdefault(overlay.mtu, []).append((node.title, overlay.where))
-    if len(sizes) > 1:
-        smallest = min(sizes)
-        odd = [
-            name
-            for size, names in sizes.items()
-            if size != max(sizes, key=lambda one: len(sizes[one]))
-            for name, _ in names
-        ]
-        yield Said(
-            [Evidence(f"{size}: {', '.join(name for name, _ in names)}", names[0][1]) for size, names in sorted(sizes.items())],
-            [f"\"MTU\" in net-conf's Backend for all nodes: what the smallest uplink carries (here an overlay of {smallest}); restart flanneld, recreate bridges and pods"],
-            nodes=odd,
-        )  # fmt: skip
+    from podwire.explain.snapshot import Object
 
 
 def _vtep(item: Object) -> str:
@@ -142,72 +27,87 @@ def _vtep(item: Object) -> str:
     return str(data.get("VtepMAC", "")).lower() if isinstance(data, dict) else ""
 
 
-def _peers(node: Node) -> list[tuple[Object, Network]]:
-    """The other nodes that announce a vxlan VTEP, with their IPv4 podCIDR. Nodes that are going, or not yet there, are nobody's peers."""
+def _peers(node: Node, kind: str = "vxlan") -> list[tuple[Object, Network]]:
+    """The other nodes of the same backend, with their IPv4 podCIDR. Nodes that are going, or not yet there, are nobody's peers."""
     own = node.snapshot.node
     found: list[tuple[Object, Network]] = []
     for item in node.snapshot.nodes or ():
-        if item is own or _deleting(item) or annotation(item, "backend-type") != "vxlan" or not _public(item):
+        if item is own or _deleting(item) or annotation(item, "backend-type") != kind or not _public(item):
             continue
         found += [(item, network) for network in _cidrs(item) if network.version == 4]
     return found
 
 
 def look_peers(node: Node) -> Iterator[Said]:
-    """What vxlan needs for each peer: a route, a neighbour entry, a forwarding entry; all to the VTEP that the peer announces."""
+    """What flannel needs for each peer; for vxlan a route, a neighbour entry and a forwarding entry, to the VTEP that it announces."""
     snapshot = node.snapshot
     device = next((link for link in snapshot.links or () if link.overlay and link.name.startswith("flannel.")), None)
-    if snapshot.node is None or not annotation(snapshot.node, "backend-data"):
+    kind = annotation(snapshot.node, "backend-type") if snapshot.node else ""
+    if snapshot.node is None or kind not in ("vxlan", "host-gw"):
         return
-    if snapshot.links is not None and device is None:
-        yield Said([Evidence("there is no flannel.1 among the devices, though this Node announces a vxlan VTEP", snapshot.links[0].where if snapshot.links else "ip link")],
-                   ["kubectl -n kube-flannel delete pod -l app=flannel --field-selector spec.nodeName=" + node.title], title="flannel.1 is gone")  # fmt: skip
+    announced = kind == "vxlan" and bool(annotation(snapshot.node, "backend-data"))
+    if announced and snapshot.links is not None and device is None:
+        selector = f"-l app=flannel --field-selector spec.nodeName={node.title}"
+        where = snapshot.links[0].where if snapshot.links else "ip link"
+        evidence = [Evidence("there is no flannel.1 among the devices, though this Node announces a vxlan VTEP", where)]
+        yield Said(evidence, [f"kubectl -n kube-flannel delete pod {selector}"], title="flannel.1 is gone")
         return
-    missing: list[Evidence] = []
-    for item, network in _peers(node):
-        missing += _route_missing(node, item, network)
-        mac = _vtep(item)
-        if not mac or (snapshot.live is False and snapshot.fdb is None):
-            continue
-        entries = [
-            one
-            for one in snapshot.fdb or ()
-            if one.mac.lower() == mac and (one.dev == (device.name if device else one.dev) or not one.dev)
-        ]
-        if snapshot.fdb is not None and not entries:
-            missing.append(
-                Evidence(
-                    f"{name_of(item)}: no forwarding entry for its VTEP {mac}",
-                    snapshot.fdb[0].where if snapshot.fdb else "bridge fdb",
-                )
-            )
-        missing += [
+    # Routes that somebody pasted in part prove nothing: there must be one of the kind that is looked for.
+    whole = announced or any(route.dev.startswith(("flannel", "cni0", "cbr0")) for route in snapshot.routes or ())
+    lost: list[Evidence] = []
+    for item, network in _peers(node, kind):
+        if whole:
+            lost += _route_missing(node, item, network)
+        direct = any(
+            route.via and route.via == _public(item) for route in snapshot.routes or () if route.dst == str(network)
+        )
+        if announced and not direct:
+            lost += _entries_missing(node, item, network, device.name if device else "")
+    if lost:
+        yield _entries_said(node, lost)
+
+
+def _entries_missing(node: Node, item: Object, network: Network, device: str) -> list[Evidence]:
+    """The forwarding and the neighbour entry of a vxlan peer."""
+    snapshot, mac, name = node.snapshot, _vtep(item), name_of(item)
+    if not mac:
+        return []
+    lost = []
+    table = [one for one in snapshot.fdb or () if not one.dev or one.dev == device or one.dev.startswith("flannel.")]
+    entries = [one for one in table if one.mac.lower() == mac]
+    if (table or snapshot.live) and snapshot.fdb is not None and not entries:
+        lost.append(
+            Evidence(f"{name}: no forwarding entry for its VTEP {mac}", table[0].where if table else "bridge fdb")
+        )
+    for one in entries:
+        if one.dst and one.dst != _public(item):
+            said = f"{name}: the forwarding entry of {mac} leads to {one.dst}, it announces {_public(item)}"
+            lost.append(Evidence(said, one.where))
+    listed = [one for one in snapshot.neighbours or () if not one.dev or one.dev.startswith("flannel.")]
+    found = [one for one in listed if one.ip == str(network.network_address)]
+    if (listed or snapshot.live) and snapshot.neighbours is not None and not found:
+        lost.append(
             Evidence(
-                f"{name_of(item)}: the forwarding entry of {mac} leads to {one.dst}, it announces {_public(item)}",
-                one.where,
+                f"{name}: no neighbour entry for {network.network_address}", listed[0].where if listed else "ip neigh"
             )
-            for one in entries
-            if one.dst and one.dst != _public(item)
-        ]
-        neighbours = [one for one in snapshot.neighbours or () if one.ip == str(network.network_address)]
-        if snapshot.neighbours is not None and not neighbours:
-            missing.append(
-                Evidence(
-                    f"{name_of(item)}: no neighbour entry for {network.network_address}",
-                    snapshot.neighbours[0].where if snapshot.neighbours else "ip neigh",
-                )
-            )
-        missing += [
-            Evidence(
-                f"{name_of(item)}: {one.ip} has {one.mac or 'no MAC'}, its VTEP's is {mac}: packets are dropped there",
-                one.where,
-            )
-            for one in neighbours
-            if one.mac.lower() != mac
-        ]
-    if missing:
-        yield Said(missing[:20], ["kubectl -n kube-flannel delete pod -l app=flannel --field-selector spec.nodeName=" + node.title + "   # flanneld writes them all when it starts",
-                                  "NetworkManager: unmanaged-devices=interface-name:flannel*;interface-name:cni*;interface-name:veth* in /etc/NetworkManager/conf.d"])  # fmt: skip
+        )
+    for neighbour in found:
+        if neighbour.mac.lower() != mac:
+            said = f"{name}: {neighbour.ip} has {neighbour.mac or 'no MAC'}, its VTEP's is {mac}: packets are dropped there"
+            lost.append(Evidence(said, neighbour.where))
+    return lost
+
+
+def _entries_said(node: Node, missing: list[Evidence]) -> Said:
+    selector = f"-l app=flannel --field-selector spec.nodeName={node.title}"
+    devices = "interface-name:flannel*;interface-name:cni*;interface-name:veth*"
+    return Said(
+        missing[:20],
+        [
+            f"kubectl -n kube-flannel delete pod {selector}   # flanneld writes them all when it starts",
+            f"NetworkManager: unmanaged-devices={devices} in /etc/NetworkManager/conf.d",
+        ],
+    )
 
 
 def _route_missing(node: Node, item: Object, network: Network) -> list[Evidence]:
@@ -224,6 +124,22 @@ def _route_missing(node: Node, item: Object, network: Network) -> list[Evidence]
         if not route.dev.startswith("flannel") and not (route.via and route.via == _public(item))
     ]
     return [Evidence(f"{name_of(item)}: its podCIDR goes elsewhere: {route.text}", route.where) for route in wrong[:1]]
+
+
+def look_port(node: Node) -> Iterator[Said]:
+    """A process that holds the overlay's UDP port; the kernel's own socket has no process."""
+    device = next((link for link in node.snapshot.links or () if link.overlay), None)
+    port = device.vxlan.port if device and device.vxlan and device.vxlan.port else 8472
+    if not node.flannel or node.backend not in ("", "vxlan"):
+        return
+    for socket in node.snapshot.sockets or ():
+        if socket.protocol == "udp" and socket.port == port and socket.listening and (socket.process or socket.pid):
+            yield Said(
+                [Evidence(f"{socket.owner} has udp/{port}", socket.where)],
+                [
+                    'net-conf\'s Backend: {"Type": "vxlan", "Port": …} with a free port on all nodes, or stop that process'
+                ],
+            )
 
 
 def look_vtep(node: Node) -> Iterator[Said]:
@@ -270,21 +186,48 @@ def look_policy(node: Node) -> Iterator[Said]:
             )  # fmt: skip
 
 
+def look_double_masquerade(node: Node) -> Iterator[Said]:
+    """kube-proxy < 1.19: the mark is left on the packet, and vxlan's outer packet inherits it and is masqueraded again."""
+    if node.backend not in ("", "vxlan"):
+        return
+    proof = [
+        flow
+        for flow in node.snapshot.flows or ()
+        if flow.protocol == "udp" and flow.dport == 8472 and flow.sport != flow.reply_dport
+    ]
+    offload = [
+        text
+        for text in node.snapshot.output("ethtool")
+        if re.search(r"flannel", text.text + text.name)
+        and re.search(r"tx-checksum-ip-generic: on|^tx-checksumming: on", text.text, re.MULTILINE)
+    ]
+    for rules in node.iptables:
+        nat = rules.tables.get("nat")
+        chain = nat.chains.get("KUBE-POSTROUTING") if nat else None
+        if rules.family != 4 or chain is None or not any("MASQUERADE" in line for line in chain.lines):
+            continue
+        if any("--set-xmark" in line or "--xor-mark" in line or "MARK xor" in line for line in chain.lines):
+            continue
+        overlay = [link for link in node.snapshot.links or () if link.overlay]
+        if not (proof or offload or overlay):
+            continue
+        evidence = [
+            Evidence(
+                "the mark is not taken off before MASQUERADE: " + f"-A KUBE-POSTROUTING {chain.lines[-1]}",
+                f"{rules.where}, nat",
+            )
+        ]
+        evidence += [Evidence(f"the outer packet was masqueraded: {flow.text}", flow.where) for flow in proof[:2]]
+        evidence += [Evidence("tx-checksum-ip-generic: on", text.where) for text in offload[:1]]
+        evidence += [Evidence(f"vxlan device {link.name}", link.where) for link in overlay[:1]]
+        yield Said(
+            evidence,
+            ["kube-proxy >= 1.19 (it takes the mark off)", "ethtool -K flannel.1 tx-checksum-ip-generic off   # at once; persist it with a .link file or unit"],
+            level="error" if proof else "warning",
+        )  # fmt: skip
+
+
 CHECKS = (
-    Check(
-        "mtu",
-        "MTUs that do not fit",
-        "Small packets pass, large transfers and TLS handshakes hang.",
-        "Each layer must leave room for the one around it.",
-        look_mtu,
-    ),
-    Check(
-        "mtu-differs",
-        "The overlay's MTU differs between nodes",
-        "Large transfers hang between some pairs of nodes, in one direction.",
-        "A node sends packets as large as its own overlay allows; the smallest uplink on the way decides what arrives.",
-        look_at_all=look_mtus,
-    ),
     Check(
         "overlay-entries",
         "Routes or entries of flannel are missing or wrong",
@@ -292,6 +235,13 @@ CHECKS = (
         "flannel needs three things per peer: a route to its podCIDR, a neighbour entry with its VTEP's MAC, and a forwarding entry with its outer"
         " address. flanneld writes them when it starts or the peer changes, and does not look again.",
         look_peers,
+    ),
+    Check(
+        "overlay-port-taken",
+        "Another program has the overlay's UDP port",
+        "flannel.1 does not come up, or the node's pods are unreachable.",
+        "The kernel opens the port for the vxlan device; on a host where another overlay (NSX, Docker's) has it, packets go there.",
+        look_port,
     ),
     Check(
         "vtep-mac",
@@ -307,5 +257,13 @@ CHECKS = (
         "Pods on other nodes are unreachable from the node itself, on cloud images.",
         "Rules are asked before the main table. A table that knows nothing of the podCIDRs sends their packets to the gateway.",
         look_policy,
+    ),
+    Check(
+        "vxlan-double-masquerade",
+        "NodePort and host traffic to remote pods is masqueraded twice",
+        "Connections from the host or through a NodePort to a pod on another node hang for 63 seconds or drop.",
+        "The mark stays on the packet, the vxlan device copies it to the outer packet, and that is masqueraded too, with a new source"
+        " port; with checksum offload on flannel.1 some kernels then send a wrong checksum and the peer drops it.",
+        look_double_masquerade,
     ),
 )

@@ -198,6 +198,38 @@ def _restore_fix(errors: list[Evidence]) -> list[str]:
     ]
 
 
+#: Table → built-in chain → what must be jumped to from it for kube-proxy's rules to be asked at all.
+_JUMPS = (
+    ("nat", "PREROUTING", "KUBE-SERVICES"),
+    ("nat", "OUTPUT", "KUBE-SERVICES"),
+    ("nat", "POSTROUTING", "KUBE-POSTROUTING"),
+    ("filter", "FORWARD", "KUBE-FORWARD"),
+)
+
+
+def look_jumps(node: Node) -> Iterator[Said]:
+    """kube-proxy's chains are full, and nothing leads to them."""
+    for rules in node.iptables:
+        missing = []
+        for name, hook, target in _JUMPS:
+            table = rules.tables.get(name)
+            if table is None or table.partial or hook not in table.chains or target not in table.chains:
+                continue
+            if table.chains[target].lines and not any(
+                re.search(rf"-[jg] {target}$", line) for line in table.chains[hook].lines
+            ):
+                missing.append(
+                    f"{name} {hook} has no jump to {target}, which has {len(table.chains[target].lines)} rules"
+                )
+        if missing:
+            yield Said(
+                [Evidence(text, rules.where) for text in missing],
+                [
+                    "kubectl -n kube-system rollout restart ds/kube-proxy   # it puts the jumps back; pods with hostPorts must be made anew"
+                ],
+            )
+
+
 def look_unreadable(node: Node) -> Iterator[Said]:
     """DNAT rules whose target the program that made the dump could not print."""
     for rules in node.iptables:
@@ -244,47 +276,6 @@ def _proven(rules: IptablesRules, chains: set[str]) -> list[Evidence]:
     return found[:10]
 
 
-def look_double_masquerade(node: Node) -> Iterator[Said]:
-    """kube-proxy < 1.19: the mark is left on the packet, and vxlan's outer packet inherits it and is masqueraded again."""
-    if node.backend not in ("", "vxlan"):
-        return
-    proof = [
-        flow
-        for flow in node.snapshot.flows or ()
-        if flow.protocol == "udp" and flow.dport == 8472 and flow.sport != flow.reply_dport
-    ]
-    offload = [
-        text
-        for text in node.snapshot.output("ethtool")
-        if re.search(r"flannel", text.text)
-        and re.search(r"tx-checksum-ip-generic: on|^tx-checksumming: on", text.text, re.MULTILINE)
-    ]
-    for rules in node.iptables:
-        nat = rules.tables.get("nat")
-        chain = nat.chains.get("KUBE-POSTROUTING") if nat else None
-        if rules.family != 4 or chain is None or not any("MASQUERADE" in line for line in chain.lines):
-            continue
-        if any("--set-xmark" in line or "--xor-mark" in line or "MARK xor" in line for line in chain.lines):
-            continue
-        overlay = [link for link in node.snapshot.links or () if link.overlay]
-        if not (proof or offload or overlay):
-            continue
-        evidence = [
-            Evidence(
-                "the mark is not taken off before MASQUERADE: " + f"-A KUBE-POSTROUTING {chain.lines[-1]}",
-                f"{rules.where}, nat",
-            )
-        ]
-        evidence += [Evidence(f"the outer packet was masqueraded: {flow.text}", flow.where) for flow in proof[:2]]
-        evidence += [Evidence("tx-checksum-ip-generic: on", text.where) for text in offload[:1]]
-        evidence += [Evidence(f"vxlan device {link.name}", link.where) for link in overlay[:1]]
-        yield Said(
-            evidence,
-            ["kube-proxy >= 1.19 (it takes the mark off)", "ethtool -K flannel.1 tx-checksum-ip-generic off   # at once; persist it with a .link file or unit"],
-            level="error" if proof else "warning",
-        )  # fmt: skip
-
-
 CHECKS = (
     Check(
         "two-back-ends",
@@ -310,19 +301,19 @@ CHECKS = (
         look_no_rules,
     ),
     Check(
+        "jumps-missing",
+        "Nothing leads to kube-proxy's chains",
+        "Services stopped working after a reload of the firewall, though all chains are there.",
+        "A firewall that is reloaded (firewalld, iptables-restore of a saved file) writes the built-in chains anew. The jumps of others are gone"
+        " until those write them again.",
+        look_jumps,
+    ),
+    Check(
         "dump-unreadable-targets",
         "The dump was made by an iptables older than the rules",
         "DNAT rules show no address, or 0.0.0.0:0.",
         "The rules were written with a revision of the DNAT target that the dumping program does not know. The rules do translate; only"
         " this text does not show where to.",
         look_unreadable,
-    ),
-    Check(
-        "vxlan-double-masquerade",
-        "NodePort and host traffic to remote pods is masqueraded twice",
-        "Connections from the host or through a NodePort to a pod on another node hang for 63 seconds or drop.",
-        "The mark stays on the packet, the vxlan device copies it to the outer packet, and that is masqueraded too, with a new source"
-        " port; with checksum offload on flannel.1 some kernels then send a wrong checksum and the peer drops it.",
-        look_double_masquerade,
     ),
 )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from podwire.doctor.services import ServicePort
     from podwire.doctor.view import Node
-    from podwire.explain.snapshot import Flow, Socket
+    from podwire.explain.snapshot import Socket
 
 #: Programs that hold a NodePort for kube-proxy's sake, or are kube-proxy inside something larger.
 _HOLDERS = re.compile(
@@ -201,72 +201,6 @@ def _listener(node: Node, protocol: str, port: int) -> Socket | None:
     return None
 
 
-def look_stale_flows(node: Node) -> Iterator[Said]:
-    """UDP flows to a Service that go where no endpoint is."""
-    if not node.snapshot.flows:
-        return
-    listed = services.of_api(node) if node.snapshot.services and node.snapshot.slices is not None else []
-    names = {one.name for one in listed if one.known}
-    listed = [one for one in listed if one.known] + [one for one in services.of_rules(node) if one.name not in names]
-    own = {address.ip for address in node.snapshot.addresses or ()}
-    groups: dict[tuple[str, str], list[tuple[Flow, ServicePort]]] = {}
-    for flow in node.snapshot.flows:
-        if flow.protocol != "udp" or flow.dst.startswith("127."):
-            continue
-        for one in listed:
-            if one.protocol != "udp":
-                continue
-            cluster = flow.dst in one.ips and flow.dport == one.port
-            node_port = (
-                one.node_port
-                and flow.dport == one.node_port
-                and (flow.dst in own or not own)
-                and flow.dst not in {end.ip for end in one.endpoints}
-            )
-            if not (cluster or node_port):
-                continue
-            targets = {(end.ip, end.port) for end in one.endpoints if end.ready or end.serving}
-            if (flow.reply_src, flow.reply_sport) in targets:
-                break
-            untouched = flow.reply_src == flow.dst
-            if untouched and not targets:
-                break
-            groups.setdefault((one.name, flow.reply_src), []).append((flow, one))
-            break
-    yield from _flow_findings(groups)
-
-
-def _flow_findings(groups: dict[tuple[str, str], list[tuple[Flow, ServicePort]]]) -> Iterator[Said]:
-    by_service: dict[str, list[tuple[Flow, ServicePort]]] = {}
-    for (name, _), flows in sorted(groups.items()):
-        by_service.setdefault(name, []).extend(flows)
-    for name, flows in by_service.items():
-        one = flows[0][1]
-        evidence, fix = [], []
-        for flow, _ in flows[:12]:
-            untouched = flow.reply_src == flow.dst
-            said = (
-                'it began before there was a rule and is pinned to "no translation"'
-                if untouched
-                else f"{flow.reply_src} is no endpoint any more"
-            )
-            evidence.append(
-                Evidence(f"{flow.src}:{flow.sport} → {flow.dst}:{flow.dport}: {said} [{flow.text}]", flow.where)
-            )
-        ends = ", ".join(sorted(f"{end.ip}:{end.port}" for end in one.endpoints)) or "none"
-        evidence.append(Evidence(f"the endpoints of {name} are: {ends}", one.where))
-        fix = list(
-            dict.fromkeys(
-                f"conntrack -D -p udp --orig-dst {flow.dst} --reply-src {flow.reply_src}" for flow, _ in flows
-            )
-        )
-        yield Said(
-            evidence,
-            fix,
-            title=f"{len(flows)} UDP flow{'s' if flows[1:] else ''} to {name} go{'' if flows[1:] else 'es'} where no endpoint is",
-        )
-
-
 def look_stale_rules(node: Node) -> Iterator[Said]:
     """DNAT targets in the rules that the API has no endpoint for."""
     api = {(one.name, one.protocol): one for one in services.of_api(node) if one.known and one.endpoints}
@@ -338,13 +272,6 @@ CHECKS = (
         "A NodePort is answered by another program, or a program on the node hears nothing.",
         "NodePorts are rules, not sockets: nothing keeps other processes off them.",
         look_node_ports,
-    ),
-    Check(
-        "stale-udp-flows",
-        "UDP flows go on to a pod that is gone",
-        "A sender of UDP (DNS, statsd) gets no answer; a new socket works at once.",
-        "A packet of a known flow is not looked up in the nat table, and each packet renews the entry: a sender that never pauses keeps it for ever.",
-        look_stale_flows,
     ),
     Check(
         "rules-stale",

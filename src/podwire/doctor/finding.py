@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from podwire.doctor.view import Node
 
@@ -53,7 +54,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A row of the table. `look` gets the nodes one by one, or for `cluster` checks all at once."""
+    """A row of the table. `look` gets the nodes one by one, `look_at_all` all at once, `look_after` one by one with the ids of what was found before."""
 
     id: str
     title: str
@@ -61,9 +62,14 @@ class Check:
     why: str
     look: Callable[[Node], Iterable[Said]] | None = None
     look_at_all: Callable[[Sequence[Node]], Iterable[Said]] | None = None
+    look_after: Callable[[Node, AbstractSet[str]], Iterable[Said]] | None = None
 
-    def run(self, nodes: Sequence[Node]) -> Iterator[Finding]:
-        """The findings of this check."""
+    def run(self, nodes: Sequence[Node], found: AbstractSet[str]) -> Iterator[Finding]:
+        """The findings of this check; `found` are the ids of what earlier checks have found."""
+        if self.look_after is not None:
+            for node in nodes:
+                for said in self.look_after(node, found):
+                    yield self._finding(said, [node.title])
         if self.look_at_all is not None:
             for said in self.look_at_all(nodes):
                 yield self._finding(said, said.nodes)

@@ -11,10 +11,13 @@ Three rules hold:
 Kubernetes objects are the API's own JSON as dicts: a bundle may come from any version, and what podwire does not know may be
 evidence. The values are made in three ways that meet in snapshot_files.py: from the live node (snapshot_live.py), from a bundle or
 an archive (snapshot_archive.py), from bare files and folders (snapshot_load.py).
+
+This page is longer than others: it is the whole vocabulary of what a node can show, and nothing else.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_interface, ip_network
 from typing import TYPE_CHECKING, Any, Literal
@@ -395,7 +398,18 @@ class Snapshot:
         matching = [node for node in nodes if own & set(node_addresses(node))]
         if len(matching) == 1:
             return matching[0]
+        ranges = self._pod_ranges()
+        matching = [node for node in nodes if ranges & set(pod_cidrs(node))]
+        if len(matching) == 1:
+            return matching[0]
         return nodes[0] if len(nodes) == 1 else None
+
+    def _pod_ranges(self) -> set[str]:
+        """The ranges that this node takes for its own pods': of subnet.env, and of the route by the pods' bridge."""
+        found = {route.dst for route in self.routes or () if route.dev in ("cni0", "cbr0") and not route.via}
+        with suppress(ValueError):
+            found.add(str(ip_interface(self.environment().get("FLANNEL_SUBNET", "")).network))
+        return found
 
     @property
     def title(self) -> str:

@@ -102,6 +102,8 @@ def _add_json(into: Snapshot, file: File) -> bool:
 def _add_object(into: Snapshot, value: dict[str, Any], file: File) -> bool:
     if "nftables" in value:
         into.rules += rule_texts(file.name, file.text, file.where)
+    elif "supportedVersions" in value:
+        into.outputs.setdefault("plugin-version", []).append(TextFile(file.name, file.text, file.where))
     elif "Network" in value or "IPv6Network" in value:
         into.net_conf = TextFile(file.name, file.text, file.where)
     elif "cniVersion" in value or "plugins" in value:
@@ -164,7 +166,7 @@ def _add_rows(into: Snapshot, found: list[dict[str, Any]], file: File) -> bool:
         _list(into, "neighbours").extend(routes.neighbours_json(found, file.where))
     elif "dst" in keys:
         _list(into, "routes").extend(routes.routes_json(found, file.where, six))
-    elif "apiVersion" in keys and "kind" in keys:
+    elif "kind" in keys and "metadata" in keys:
         known = [kube.add_object(into, row, file.where) for row in found]
         return any(known)
     elif "id" in keys and "state" in keys:
@@ -259,6 +261,7 @@ _TEXTS: tuple[tuple[re.Pattern[str], Callable[[Snapshot, File, str], None]], ...
             _extend("flows", sockets.flows_text),
         ),
         (r"^inotify wd:", _keep("fdinfo")),
+        (r"^Features for |^tx-checksum(?:ming|-ip-generic):", _keep("ethtool")),
         (r"\A(?:pid \d+: \S+.*\n)+\Z", _keep("processes")),
         (r"\ALinux \d\S+\s*\Z", _keep("kernel")),
         (r"^\s*File: .*\n(?:.*\n)*?.*(?:Birth|Modify):", _keep("stat")),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from podwire.explain.snapshot import TextFile, name_of
+from podwire.explain.snapshot import Sandbox, TextFile, name_of
 from podwire.explain.snapshot_words import rows
 
 if TYPE_CHECKING:
@@ -100,6 +100,11 @@ def _loader(yaml: Any) -> Any:
 def add_table(into: Snapshot, name: str, text: str, where: str) -> bool:
     """Read the table that `kubectl get pods -o wide` or `kubectl get ds` printed; whether it was one."""
     lines = [line for line in text.splitlines() if line.strip()]
+    if lines and re.match(r"^(?:POD|CONTAINER) ID\s", lines[0]):
+        return _sandbox_table(into, lines, where)
+    if lines and all(re.fullmatch(r"[0-9a-f]{13}|[0-9a-f]{64}", line.strip()) for line in lines):
+        _items(into, "sandboxes", where).extend(Sandbox(line.strip(), where=where) for line in lines)
+        return True
     if not lines or not re.match(r"^(?:NAMESPACE\s+)?NAME\s", lines[0]):
         return False
     starts = [match.start() for match in re.finditer(r"\S+(?: \S+)*", lines[0])]
@@ -116,6 +121,32 @@ def add_table(into: Snapshot, name: str, text: str, where: str) -> bool:
         into.where["daemonsets"] = where
     else:
         into.outputs.setdefault("table", []).append(TextFile(name, text, where))
+    return True
+
+
+def _sandbox_table(into: Snapshot, lines: list[str], where: str) -> bool:
+    """`crictl pods` and `docker ps` as tables: IDs are cut off, whoever compares them compares beginnings."""
+    starts = [match.start() for match in re.finditer(r"\S+(?: \S+)*", lines[0])]
+    titles = [lines[0][start:].split("  ")[0].strip() for start in starts]
+    found = _items(into, "sandboxes", where)
+    for line in lines[1:]:
+        row = _cells(line, starts, titles)
+        name = row.get("NAME") or row.get("NAMES", "")
+        # dockershim: k8s_POD_<pod>_<namespace>_<uid>_<attempt>
+        parts = name.split("_")
+        if name.startswith("k8s_") and len(parts) > 3:
+            if parts[1] != "POD":
+                continue
+            found.append(
+                Sandbox(
+                    line.split()[0], parts[3], parts[2], ready=row.get("STATUS", "Up").startswith("Up"), where=where
+                )
+            )
+        elif "POD ID" in titles:
+            state = row.get("STATE", "").upper()
+            found.append(
+                Sandbox(line.split()[0], row.get("NAMESPACE", ""), name, ready=state != "NOTREADY", where=where)
+            )
     return True
 
 
