@@ -90,6 +90,26 @@ class Channel:
                     return replies
                 replies.append(reply)
 
+    def request_together(self, parts: list[tuple[int, bytes, int]]) -> list[wire.Ack]:
+        """Send several requests (kind, body, flags) in one system call; how each ended, in their order.
+
+        The kernel carries all of them out, one after the other, before a signal is looked at: whoever is killed has done all
+        of it or nothing. It does not stop at one that fails.
+        """
+        first = self._seq + 1
+        self._seq += len(parts)
+        data = b"".join(
+            wire.message(kind, flags | NLM_F_REQUEST | NLM_F_ACK, first + at, body)
+            for at, (kind, body, flags) in enumerate(parts)
+        )
+        self._send(data, "sending requests", "")
+        ended: dict[int, wire.Ack] = {}
+        while len(ended) < len(parts):
+            for reply in wire.messages(self._receive("reading answers", "")):
+                if reply.kind == wire.NLMSG_ERROR and first <= reply.seq <= self._seq:
+                    ended[reply.seq] = wire.ack_of(reply)
+        return [ended[seq] for seq in sorted(ended)]
+
     def request_ahead(
         self, kind: int, body: bytes, told: Callable[[wire.Message], bool], *, doing: str, target: str = ""
     ) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from _socket import AF_INET, AF_INET6
 
 from podwire.addresses import Prefix
-from podwire.errors import NotFound
+from podwire.errors import KernelError, NotFound
 from podwire.kernel import bridges, ifaddrs, links, routes
 from podwire.kernel.channel import NETLINK_ROUTE, Channel
 from podwire.kernel.routes import RT_TABLE_MAIN, RTN_UNICAST, RTPROT_BOOT
@@ -98,6 +98,36 @@ class Rtnl(Channel):
             up,
             alias,
         )
+
+    def create_port(
+        self,
+        name: str,
+        peer: str,
+        peer_ns_fd: int,
+        *,
+        master: int,
+        alias: str,
+        mtu: int = 0,
+        peer_mac: str = "",
+        hairpin: bool = False,
+        isolated: bool = False,
+    ) -> None:
+        """A veth pair as create_veth makes it, whose near end is a port of a bridge, up and marked: all of it, or nothing.
+
+        The name must be free: of a device that has it already, alias and port settings would be changed.
+        """
+        peer_settings = links.settings(mtu=mtu, mac=peer_mac, netns_fd=peer_ns_fd)
+        data = links.veth_peer(peer, peer_settings)
+        made = links.create(name, "veth", data, settings=links.settings(mtu=mtu, master=master), up=True)
+        # The kernel ignores an alias in the request that creates, and one killed between two would leave a port of nobody.
+        settings = links.settings(name=name, alias=alias) + bridges.port_settings(hairpin=hairpin, isolated=isolated)
+        change = links.change(0, settings=settings)
+        acks = self.request_together([(links.RTM_NEWLINK, made, _NEW), (links.RTM_NEWLINK, change, 0)])
+        for ack, doing in zip(acks, ("creating the veth", "changing the bridge port"), strict=True):
+            if ack.number:
+                if ack is acks[1]:
+                    self.delete_link(self.link(name).index)
+                raise KernelError.of(ack.number, doing, name, answer=ack.text)
 
     def create_bridge(
         self,
@@ -193,12 +223,6 @@ class Rtnl(Channel):
         """Change how a device behaves as a port of its bridge."""
         body = bridges.port_change(index, hairpin=hairpin, learning=learning, isolated=isolated, flood=flood)
         self.request(links.RTM_SETLINK, body, doing="changing the bridge port", target=f"index {index}")
-
-    def mark_port(self, name: str, alias: str, *, hairpin: bool, isolated: bool) -> None:
-        """Give a new port of a bridge its alias and settings, in one request."""
-        settings = links.settings(name=name, alias=alias) + bridges.port_settings(hairpin=hairpin, isolated=isolated)
-        body = links.change(0, settings=settings)
-        self.request(links.RTM_NEWLINK, body, doing="changing the bridge port", target=name)
 
     def vlans(self, index: int) -> list[int]:
         """The VLAN IDs of a bridge port."""

@@ -13,6 +13,8 @@ from podwire.kernel import owner, sysctl
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from podwire.cni.plugins.bridge_conf import Conf
     from podwire.cni.skel import Request
     from podwire.kernel.links import Link
@@ -75,31 +77,29 @@ def bridge_by_name(host: Rtnl, name: str) -> Link:
 def create_veth(request: Request, conf: Conf, host: Rtnl, bridge: Link, sandbox: int) -> Link:
     """The pair: the container's end is born in the container under its final name, so that DEL finds it from then on."""
     mark = owner.alias("cni", conf.name, request.container_id, request.ifname)
-    for _ in range(_NAME_TRIES):
-        name = f"veth{os.urandom(4).hex()}"
-        try:
-            host.create_veth(
-                name, request.ifname, sandbox, mtu=conf.mtu, peer_mac=conf.mac, master=bridge.index, up=True
-            )
-            break
-        except AlreadyExists:
-            if host.find_link(name) is None:
-                raise ValueError(
-                    f"container veth name ({quoted(request.ifname)}) peer provided ({quoted(name)}) already exists"
-                ) from None
-        except KernelError as error:
-            raise ValueError(f"failed to make veth pair: {iface.said(error)}") from error
-        except ValueError as error:
-            raise ValueError(f"failed to make veth pair: {error}") from None
-    else:
+    name = next((name for name in _new_names() if host.find_link(name) is None), None)
+    if name is None:
         raise ValueError("failed to find a unique veth name")
     try:
-        host.mark_port(name, mark, hairpin=conf.hairpin, isolated=conf.port_isolation)
-    except KernelError:
-        host.delete_link(host.link(name).index)
-        raise
+        host.create_port(
+            name, request.ifname, sandbox, master=bridge.index, alias=mark, mtu=conf.mtu, peer_mac=conf.mac,
+            hairpin=conf.hairpin, isolated=conf.port_isolation,
+        )  # fmt: skip
+    except AlreadyExists:
+        raise ValueError(
+            f"container veth name ({quoted(request.ifname)}) peer provided ({quoted(name)}) already exists"
+        ) from None
+    except KernelError as error:
+        raise ValueError(f"failed to make veth pair: {iface.said(error)}") from error
+    except ValueError as error:
+        raise ValueError(f"failed to make veth pair: {error}") from None
     setting(f"net/ipv6/conf/{name}/accept_ra", 0)
     return host.link(name)
+
+
+def _new_names() -> Iterator[str]:
+    for _ in range(_NAME_TRIES):
+        yield f"veth{os.urandom(4).hex()}"
 
 
 def ensure_address(host: Rtnl, bridge: Link, prefix: Prefix, *, force: bool) -> None:
