@@ -49,17 +49,20 @@ def change(before, after):
     return batch
 
 
-def config(case):
-    return configuration.Config(**configuration.read(case["config"]).fields).check()
+def config(case, mode="iptables"):
+    data = {**case["config"], "mode": mode}
+    data[mode] = data["iptables"]
+    return configuration.Config(**configuration.read(data).fields).check()
 
 
 def interface_ips(case):
     return frozenset(text.split("/")[0] for texts in case["interfaces"].values() for text in texts)
 
 
-def settings(case, state, family):
-    node = objects(state).nodes[case["node"]]
-    return resolve(config(case), family, case["node"], node, interface_ips(case))
+def settings(case, state, family, mode="iptables"):
+    found = objects(state)
+    node, ips = found.nodes[case["node"]], interface_ips(case)
+    return resolve(config(case, mode), family, case["node"], node, ips, service_cidrs=found.service_cidrs)
 
 
 def rules(dump):

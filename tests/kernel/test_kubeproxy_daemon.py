@@ -463,7 +463,6 @@ def test_sigterm_ends_it_cleanly_and_cleanup_takes_its_rules_away(vote):
     [
         (["--cluster-cidr=10.244.0.0/33"], "clusterCIDR '10.244.0.0/33': is no prefix"),
         (["--proxy-mode=ipvs"], "mode 'ipvs': must be one of iptables, nftables"),
-        (["--proxy-mode=nftables"], "kube-proxy mode nftables: is not there yet"),
         (["--kubeconfig=/nowhere"], "/nowhere"),
         (["--iptables-sync-period=soon"], "--iptables-sync-period 'soon': is no duration"),
         (["--config=/nowhere"], "/nowhere"),

@@ -134,7 +134,6 @@ def test_a_value_that_makes_no_sense_is_one_line_that_says_its_key(data, says):
     ("fields", "says"),
     [
         ({"mode": "ipvs"}, "mode 'ipvs': must be one of iptables, nftables"),
-        ({"mode": "nftables"}, "kube-proxy mode nftables: is not there yet"),
         ({"cluster_cidrs": ("10.244.0.0",)}, "clusterCIDR '10.244.0.0': is no prefix"),
         ({"node_port_addresses": ("primary", "x/8")}, "nodePortAddresses 'x/8'"),
         ({"masquerade_bit": 32}, "must be 0 to 31"),

@@ -68,11 +68,14 @@ class Config:
     node_port_reservation: str = "both"
     state_dir: str = "/run/podwire/kube-proxy"  # what must be found again after a restart, but not after a reboot
 
+    @property
+    def node_port_prefixes(self) -> tuple[str, ...]:
+        """Which addresses take NodePort traffic, with the mode's default filled in; none: all of them."""
+        return self.node_port_addresses or ((PRIMARY,) if self.mode == "nftables" else ())
+
     def check(self) -> Config:
         """Itself if it makes sense; raises UsageError."""
         _one_of("mode", self.mode or "iptables", MODES)
-        if self.mode == "nftables":
-            raise UsageError("kube-proxy mode", "nftables", "is not there yet", "use --proxy-mode=iptables")
         _one_of("detectLocalMode", self.detect_local_mode, DETECT_LOCAL_MODES)
         _one_of("nodePortReservation", self.node_port_reservation, NODE_PORT_RESERVATIONS)
         if not 0 <= self.masquerade_bit <= 31:

@@ -1,7 +1,8 @@
 """The kube-proxy process: which threads there are, and how they meet.
 
     reflector-services, reflector-endpointslices ──► Changes ──┐ wake
-    reflector-nodes (this node only) ──► Health, settings ─────┴─► sync ──► iptables-restore
+    reflector-nodes (this node only) ──► Health, settings ─────┴─► sync ──► iptables-restore, nft
+    reflector-servicecidrs (nftables mode) ──► settings
     sockets: NodePort holders, healthCheckNodePorts            health: /healthz /livez, /metrics
 
 Nothing here is undone at the end: the rules stay when the process is stopped or killed, traffic goes on as it was, and
@@ -14,50 +15,44 @@ import contextlib
 import logging
 import os
 import socket
+import threading
 import time
 from typing import TYPE_CHECKING, TypeVar
 
 from podwire.daemon import health as pages
 from podwire.daemon.runner import BoundedFrequencyRunner
 from podwire.daemon.supervision import Supervisor
-from podwire.errors import CommandFailed, KernelError, MissingCapability, PodwireError
-from podwire.kernel import netfilter, spawn
+from podwire.errors import ApiError, MissingCapability, PodwireError
 from podwire.kernel.rtnl import Rtnl
 from podwire.kube.client import Client
 from podwire.kube.events import EventRecorder
 from podwire.kube.kinds import NODES
 from podwire.kube.reflector import Reflector
-from podwire.kubeproxy import iptables_plan, prepare
+from podwire.kubeproxy import modes, prepare
 from podwire.kubeproxy.changes import Changes
 from podwire.kubeproxy.exposure import Exposure
-from podwire.kubeproxy.family import IPV4, IPV6, Family
 from podwire.kubeproxy.health import Health
-from podwire.kubeproxy.iptables_sync import IptablesSync
-from podwire.kubeproxy.layout import read_layout
 from podwire.kubeproxy.lb_health import LoadBalancerHealth
 from podwire.kubeproxy.metrics import Metrics
 from podwire.kubeproxy.nodeports import REASON, NodePortHolder, Owner
-from podwire.kubeproxy.objects import ENDPOINT_SLICES, SERVICES
+from podwire.kubeproxy.objects import ENDPOINT_SLICES, SERVICE_CIDRS, SERVICES
 from podwire.kubeproxy.ports import LABEL_SELECTOR
 from podwire.kubeproxy.proxier import FamilyProxy, Proxier, World
 from podwire.kubeproxy.reservation import PortReservation, undo_reservation
 from podwire.kubeproxy.settings import ZONE_LABEL, Settings, resolve
 from podwire.kubeproxy.sockets import SocketLoop
 from podwire.kubeproxy.state import State
-from podwire.kubeproxy.trace import legacy_trace, nft_trace
-from podwire.rules.iptables.run import Iptables
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable
 
     from podwire.kube.objects import Node
     from podwire.kubeproxy.config import Config
+    from podwire.kubeproxy.family import Family
+    from podwire.kubeproxy.modes import Mode
 
 T = TypeVar("T")
 log = logging.getLogger("podwire.kubeproxy")
-
-NFT_TABLE = "kube-proxy"  # nftables mode's
 
 
 def host_name(config: Config) -> str:
@@ -71,32 +66,19 @@ def interface_ips() -> frozenset[str]:
         return frozenset(address.ip for address in rtnl.addresses())
 
 
-def usable_doors() -> dict[Family, Iptables]:
-    """The families whose rules can be written here. Raises MissingCapability when IPv4's cannot."""
-    ipv4, ipv6 = Iptables(4), Iptables(6)
-    try:
-        ipv4.rules("nat", "POSTROUTING")
-    except CommandFailed as error:
-        raise MissingCapability("reading the nat table", "with iptables", error.answer, error.hint) from None
-    doors = {IPV4: ipv4}
-    if os.path.exists("/proc/sys/net/ipv6") and ipv6.usable():
-        doors[IPV6] = ipv6
-    else:
-        log.info("IPv6 is not served: the kernel or ip6tables is missing")
-    return doors
-
-
 class KubeProxy:
     """All parts of one process, put together; `run` returns when `stop` is set."""
 
-    def __init__(self, config: Config, client: Client, doors: dict[Family, Iptables], stop: threading.Event) -> None:
+    def __init__(self, config: Config, client: Client, mode: Mode, stop: threading.Event) -> None:
         self._config = config
+        self._client = client
+        self._mode = mode
         self._stop = stop
         self._name = host_name(config)
         self._changes = Changes()
         self._metrics = Metrics()
         self._events = EventRecorder(client, "kube-proxy", self._name)
-        self._health = Health((family.name for family in doors), config.sync_period)
+        self._health = Health((family.name for family in mode.families), config.sync_period)
         self._loop = SocketLoop()
         self._forward_invalid = False
         self._other_mode_cleaned = False
@@ -125,7 +107,11 @@ class KubeProxy:
             on_change=self._node_changed,
             on_sync=lambda: self._list_complete("node"),
         )
-        self._families = tuple(_family_proxies(doors, self._name))
+        self._service_cidrs = Reflector(
+            client, SERVICE_CIDRS, stop=stop, on_change=lambda *_: self._wake(), on_sync=self._wake
+        )
+        states = [State(family, self._name) for family in mode.families]
+        self._families = tuple(FamilyProxy(state, mode.sync(state)) for state in states)
         reservation = config.node_port_reservation
         exposure = Exposure(
             NodePortHolder(self._loop, self._metrics, self._not_held) if reservation in ("bind", "both") else None,
@@ -156,12 +142,15 @@ class KubeProxy:
         if self._config.metrics_bind_address:
             servers.append(
                 pages.serve(
-                    self._config.metrics_bind_address, {"/metrics": self._metrics_page, "/proxyMode": self._mode}
+                    self._config.metrics_bind_address,
+                    {"/metrics": self._metrics_page, "/proxyMode": lambda: self._mode.name},
                 )
             )
         self._loop.start()
         for reflector in (self._services, self._slices, self._nodes):
             reflector.start()
+        if self._mode.name == "nftables":
+            threading.Thread(target=self._follow_service_cidrs, name="service-cidrs", daemon=True).start()
         thread = self._runner.start()
         self._stop.wait()
         self._runner.stop()
@@ -217,15 +206,38 @@ class KubeProxy:
         if self._config.detect_local_mode == "NodeCIDR" and not (node and node.pod_cidrs):
             log.warning("waiting for the node's podCIDR: detectLocalMode is NodeCIDR")
             return None
-        ips = interface_ips() if self._config.node_port_addresses else ()
-        return resolve(self._config, family, self._name, node, ips, forward_invalid=self._forward_invalid)
+        ips = interface_ips() if self._config.node_port_prefixes else ()
+        return resolve(
+            self._config,
+            family,
+            self._name,
+            node,
+            ips,
+            forward_invalid=self._forward_invalid,
+            service_cidrs=[prefix for one in self._service_cidrs.objects() for prefix in one.spec.cidrs],
+        )
 
     def _run(self, proxier: Proxier) -> None:
         proxier.run()
-        if not self._other_mode_cleaned:
+        if not self._other_mode_cleaned and all(family.settings is not None for family in self._families):
             self._other_mode_cleaned = True
             # Only now: until our rules were in place theirs served.
-            remove_nftables_mode(family.state.family for family in self._families)
+            self._mode.remove_other()
+
+    def _follow_service_cidrs(self) -> None:
+        """Follow the ServiceCIDRs where the API has them (from Kubernetes 1.33 on by default) and lets us see them."""
+        try:
+            self._client.list(SERVICE_CIDRS)
+        except ApiError as error:
+            if error.code in (403, 404):
+                log.info(
+                    "no ServiceCIDRs: addresses that no Service has are not dropped",
+                    extra={"kv": {"error": str(error)}},
+                )
+                return
+        except PodwireError:
+            pass  # the reflector tries again
+        self._service_cidrs.start()
 
     # What follows.
 
@@ -244,9 +256,6 @@ class KubeProxy:
         self._metrics.livez.labels(str(answer.status)).inc()
         return answer
 
-    def _mode(self) -> str:
-        return self._config.mode
-
     def _metrics_page(self) -> pages.Answer:
         services, slices = self._changes.pending()
         for family in self._families:
@@ -259,13 +268,6 @@ class KubeProxy:
         return pages.Answer(200, self._metrics.text(), "text/plain; version=0.0.4; charset=utf-8")
 
 
-def _family_proxies(doors: dict[Family, Iptables], node: str) -> Iterator[FamilyProxy]:
-    trace = nft_trace() if doors[IPV4].backend == "nf_tables" else legacy_trace()
-    for family, door in doors.items():
-        state = State(family, node)
-        yield FamilyProxy(state, IptablesSync(state, door, trace))
-
-
 def _relevant(node: Node | None) -> object:
     """What rules depend on, of a Node; its heartbeats must not cause syncs."""
     if node is None:
@@ -273,32 +275,10 @@ def _relevant(node: Node | None) -> object:
     return node.metadata.labels.get(ZONE_LABEL), node.pod_cidrs, node.status.addresses
 
 
-def remove_nftables_mode(families: Iterable[Family]) -> None:
-    """Remove the tables of nftables mode, if this node ran in it before."""
-    for family in families:
-        try:
-            if NFT_TABLE in netfilter.nft_chains(family.version):
-                name = "ip" if family.version == 4 else "ip6"
-                spawn.run(["nft", "delete", "table", name, NFT_TABLE], timeout=60).check()
-                log.info("rules of nftables mode removed", extra={"kv": {"family": family.name}})
-        except (KernelError, CommandFailed, MissingCapability) as error:
-            log.warning("rules of nftables mode not removed", extra={"kv": {"error": str(error)}})
-
-
 def cleanup(config: Config) -> int:
-    """Take away all rules of kube-proxy, ours and the real one's, in both modes; the exit status."""
-    doors = usable_doors()
-    status = 0
-    for family, door in doors.items():
-        try:
-            text = iptables_plan.cleanup(read_layout(door, family.version))
-            if text:
-                door.restore(text)
-        except PodwireError as error:
-            log.error("rules not removed", extra={"kv": {"family": family.name, "error": str(error)}})  # noqa: TRY400 - it says what was refused
-            status = 1
-    remove_nftables_mode(doors)
-    return 0 if undo_reservation(config.state_dir) and status == 0 else 1
+    """Take away all rules of kube-proxy, ours and the real one's, in both modes, and our reservation; the exit status."""
+    removed = modes.cleanup()
+    return 0 if undo_reservation(config.state_dir) and removed else 1
 
 
 def _name_process(name: str) -> None:
@@ -313,17 +293,17 @@ def run(config: Config, stop: threading.Event) -> int:
     if os.geteuid() != 0:
         raise MissingCapability("running kube-proxy", "", "not root", "packet filter rules are written by root only")
     _name_process("kube-proxy")
-    doors = usable_doors()
+    mode = modes.choose(config)
     client = Client.from_kubeconfig(config.kubeconfig or None)
     fields = {
         "node": host_name(config),
-        "mode": config.mode,
-        "backend": doors[IPV4].backend,
-        "families": ",".join(family.name for family in doors),
+        "mode": mode.name,
+        "backend": mode.backend,
+        "families": ",".join(family.name for family in mode.families),
         "server": client.server,
     }
     log.info("started", extra={"kv": fields})
     try:
-        return KubeProxy(config, client, doors, stop).run()
+        return KubeProxy(config, client, mode, stop).run()
     finally:
         client.close()

@@ -20,7 +20,7 @@ from podwire.kubeproxy.changes import Batch
 from podwire.kubeproxy.iptables import translate
 from podwire.kubeproxy.iptables_sync import LARGE_CLUSTER_ENDPOINTS
 from podwire.kubeproxy.layout import EMPTY
-from podwire.kubeproxy.objects import ENDPOINT_SLICES, SERVICES
+from podwire.kubeproxy.objects import ENDPOINT_SLICES, SERVICE_CIDRS, SERVICES
 from podwire.kubeproxy.settings import resolve
 from podwire.kubeproxy.state import State
 
@@ -39,6 +39,7 @@ class Objects:
     def __init__(self) -> None:
         self.batch = Batch()
         self.nodes: dict[str, Node] = {}
+        self.service_cidrs: list[str] = []
         self.skipped: list[str] = []
 
     def add(self, value: dict[str, Any]) -> None:
@@ -58,6 +59,8 @@ class Objects:
             elif kind == "Node":
                 node = NODES.convert(value)
                 self.nodes[node.key] = node
+            elif kind == "ServiceCIDR":
+                self.service_cidrs += SERVICE_CIDRS.convert(value).spec.cidrs
         except msgspec.ValidationError as error:
             name = (value.get("metadata") or {}).get("name", "without a name")
             self.skipped.append(f"{kind} {name}: {error}")

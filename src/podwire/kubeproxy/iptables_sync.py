@@ -21,6 +21,7 @@ from podwire.kubeproxy.iptables import translate
 from podwire.kubeproxy.iptables_base import base_rules, localhost_guard, node_port_rules
 from podwire.kubeproxy.iptables_verify import Expected, damage
 from podwire.kubeproxy.layout import read_layout
+from podwire.kubeproxy.sync import Outcome
 from podwire.kubeproxy.view import Handling
 from podwire.rules.iptables.run import RestoreRefused
 
@@ -37,20 +38,6 @@ log = logging.getLogger("podwire.kubeproxy")
 
 LARGE_CLUSTER_ENDPOINTS = 1000
 """With more endpoints than this over all ports the comments of endpoint rules are left out (pkg/proxy/iptables)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a sync did: `services` were looked at, in `restores` calls of iptables-restore.
-
-    `refused_partial` says that it had to be made full on the way.
-    """
-
-    full: bool
-    services: int
-    restores: int
-    seconds: float
-    refused_partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Services and EndpointSlices with only the fields that kube-proxy reads.
+"""Services and EndpointSlices with only the fields that kube-proxy reads, and ServiceCIDRs, which nobody else reads.
 
 A node of a big cluster holds 10,000 of each and 100,000 endpoints for as long as it runs. Half of what an endpoint says in the
 API (its zone, its host name, the pod behind it) and most of an object's metadata mean nothing for rules, so they
@@ -112,5 +112,23 @@ class EndpointSlice(Lenient, Object, frozen=True):
         return self.metadata.labels.get(SERVICE_NAME, "")
 
 
+class ServiceCIDRSpec(Lenient, frozen=True):
+    """One prefix a family."""
+
+    cidrs: OrNull[tuple[str, ...]] = ()
+
+    _or_null = ("cidrs",)
+
+
+class ServiceCIDR(Object, frozen=True):
+    """networking.k8s.io/v1 ServiceCIDR (KEP-1880): clusterIPs are given from the ranges of all of them."""
+
+    spec: ServiceCIDRSpec = ServiceCIDRSpec()
+
+    api_version = "networking.k8s.io/v1"
+    kind = "ServiceCIDR"
+
+
 SERVICES = Kind("", "v1", "services", namespaced=True, struct=Service)
 ENDPOINT_SLICES = Kind("discovery.k8s.io", "v1", "endpointslices", namespaced=True, struct=EndpointSlice)
+SERVICE_CIDRS = Kind("networking.k8s.io", "v1", "servicecidrs", namespaced=False, struct=ServiceCIDR)

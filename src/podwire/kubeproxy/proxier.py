@@ -113,8 +113,8 @@ class Proxier:
         settings = self._world.settings(proxy.state.family)
         if settings is None:
             return
-        full = proxy.failed or settings != proxy.settings
-        if not full and not proxy.touched:
+        full, resolved_anew = proxy.failed, settings != proxy.settings
+        if not full and not resolved_anew and not proxy.touched:
             missing = proxy.sync.damaged()
             if not missing:
                 self._health.synced(proxy.name)
@@ -126,11 +126,15 @@ class Proxier:
         touched = set(proxy.touched)
         outcome = proxy.sync.sync(settings, touched, full=full)
         proxy.touched -= touched
-        self._exposure.update(proxy.state, settings, None if outcome.full else touched)
+        self._exposure.update(proxy.state, settings, None if outcome.full or resolved_anew else touched)
         proxy.settings, proxy.failed = settings, False
         self._health.synced(proxy.name)
         self._measure(proxy, outcome, batch)
-        if full or any(port.protocol == "udp" for service in touched for port in proxy.state.ports_of(service)):
+        if (
+            outcome.full
+            or resolved_anew
+            or any(port.protocol == "udp" for service in touched for port in proxy.state.ports_of(service))
+        ):
             self._clean_flows(proxy)
 
     def _measure(self, proxy: FamilyProxy, outcome: Outcome, batch: Batch) -> None:

@@ -4,8 +4,9 @@
 detector is a pair of matches: how a rule asks "does this come from a local pod?" and its opposite. Without one, clusterIP
 traffic is never masqueraded and external policy Local knows no pods.
 
-Which addresses take NodePort traffic is "all local ones" unless prefixes are configured. Then it is the addresses of the
-node's interfaces that lie in them, and `primary` stands for the node's own IP. A family for which no prefix is given takes all.
+Which addresses take NodePort traffic is "all local ones" unless prefixes are configured; nftables mode's default is `primary`.
+Then it is the addresses of the node's interfaces that lie in the prefixes, and `primary` stands for the node's own IP. A
+family for which no prefix is given takes all. Loopback addresses take it in iptables mode only.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Settings:
 
     `node_port_ips` are the addresses that take NodePort traffic, None for every local one; `node_port_ranges` stand for
     addresses that cannot be known here (a dry run away from the node). `forward_invalid`: packets of conntrack state INVALID
-    are left alone, because the tracker was told to be liberal.
+    are left alone, because the tracker was told to be liberal. `service_cidrs` are the ranges clusterIPs are given from.
     """
 
     family: Family
@@ -55,6 +56,7 @@ class Settings:
     node_port_ips: tuple[str, ...] | None = None
     node_port_ranges: tuple[str, ...] = ()
     forward_invalid: bool = False
+    service_cidrs: tuple[str, ...] = ()
 
 
 def resolve(
@@ -65,6 +67,7 @@ def resolve(
     interface_ips: Iterable[str],
     *,
     forward_invalid: bool = False,
+    service_cidrs: Iterable[str] = (),
     on_node: bool = True,
 ) -> Settings:
     """The settings of a node: `node` is its object if there is one, `interface_ips` are its addresses of any family.
@@ -73,7 +76,7 @@ def resolve(
     """
     node_ip = _node_ip(config, family, node)
     prefixes = _node_port_prefixes(config, family, node_ip)
-    guarded = config.localhost_node_ports and family.version == 4
+    guarded = config.localhost_node_ports and family.version == 4 and config.mode != "nftables"
     if prefixes and not any(contains(prefix, "127.0.0.1") for prefix in prefixes):
         guarded = False
     ips = _node_port_ips(family, prefixes, interface_ips, loopback=guarded) if prefixes else None
@@ -92,6 +95,7 @@ def resolve(
         node_port_ips=ips,
         node_port_ranges=unknown,
         forward_invalid=forward_invalid,
+        service_cidrs=tuple(sorted(prefix for text in service_cidrs if (prefix := family.prefix(text)) is not None)),
     )
 
 
@@ -112,7 +116,7 @@ def _node_ip(config: Config, family: Family, node: Node | None) -> str | None:
 def _node_port_prefixes(config: Config, family: Family, node_ip: str | None) -> tuple[str, ...]:
     """The prefixes NodePorts are limited to; none means all addresses."""
     found = []
-    for text in config.node_port_addresses:
+    for text in config.node_port_prefixes:
         prefix = family.prefix(text) if text != PRIMARY else (family.host(node_ip) if node_ip else None)
         if prefix is not None:
             found.append(prefix)
