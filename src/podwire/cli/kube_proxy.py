@@ -24,7 +24,7 @@ def kube_proxy(
         str | None,
         typer.Option(help="The pods' prefixes (one a family, comma-separated): what counts as local traffic."),
     ] = None,
-    proxy_mode: Annotated[str | None, typer.Option(help="iptables.")] = None,
+    proxy_mode: Annotated[str | None, typer.Option(help="iptables or nftables.")] = None,
     detect_local_mode: Annotated[
         str | None, typer.Option(help="ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix.")
     ] = None,
@@ -56,10 +56,13 @@ def kube_proxy(
     service_node_port_range: Annotated[str, typer.Option(help="That range, as the API server has it.")] = "30000-32767",
     cleanup: Annotated[bool, typer.Option("--cleanup", help="Take all rules of kube-proxy away, and end.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the rules for --objects as iptables-restore reads them, and end.")
+        bool,
+        typer.Option("--dry-run", help="Print the rules for --objects as iptables-restore or nft reads them, and end."),
     ] = False,
     objects: Annotated[list[str] | None, typer.Option(help="File with API objects, for --dry-run.")] = None,
-    family: Annotated[str, typer.Option(help="ipv4 or ipv6, for --dry-run.")] = "ipv4",
+    family: Annotated[
+        str | None, typer.Option(help="ipv4 or ipv6, for --dry-run; the default is ipv4, in nftables mode both.")
+    ] = None,
     verbosity: Annotated[int, typer.Option("--v", "-v", help="Log level; from 1 on more is said.")] = 0,
 ) -> None:
     """Write the packet-filter rules that make Services work on this node."""
@@ -117,15 +120,18 @@ def _write_drop_in(path: str, ports: str) -> None:
     print(f"{path} reserves {ports} at every boot; sysctl -p {path} does it now")
 
 
-def _print_rules(config: Config, paths: list[str], family: str) -> None:
+def _print_rules(config: Config, paths: list[str], family: str | None) -> None:
     from podwire.errors import UsageError
     from podwire.kubeproxy import dry_run
     from podwire.kubeproxy.daemon import host_name, interface_ips
     from podwire.kubeproxy.family import IPV4, IPV6
 
-    families = {"ipv4": IPV4, "ipv6": IPV6}
-    if family.lower() not in families:
-        raise UsageError("--family", repr(family), "must be ipv4 or ipv6")
+    by_name = {"ipv4": (IPV4,), "ipv6": (IPV6,)}
+    families = (IPV4, IPV6) if config.mode == "nftables" else (IPV4,)
+    if family is not None:
+        if family.lower() not in by_name:
+            raise UsageError("--family", repr(family), "must be ipv4 or ipv6")
+        families = by_name[family.lower()]
     if not paths:
         raise UsageError(
             "--dry-run", "", "needs --objects FILE", "for example from kubectl get svc,endpointslices -o yaml"
@@ -133,4 +139,6 @@ def _print_rules(config: Config, paths: list[str], family: str) -> None:
     loaded = dry_run.load(paths)
     for line in loaded.skipped:
         print(f"podwire: left out {line}", file=sys.stderr)
-    sys.stdout.write(dry_run.render(loaded, config, families[family.lower()], host_name(config), interface_ips()))
+    node, ips = host_name(config), interface_ips()
+    for one in families:
+        sys.stdout.write(dry_run.render(loaded, config, one, node, ips))

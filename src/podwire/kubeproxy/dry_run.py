@@ -1,7 +1,6 @@
 """The rules for objects from files, as text: no root, no cluster, nothing touched.
 
-The text is what a first sync would hand to iptables-restore on a node without any rules: jumps, base chains, canaries, every
-Service. It is what a test loads into an empty namespace, and what a person reads before a change.
+The text is what a first sync would hand to iptables-restore or nft on a node without any rules: all of them. It is what a test loads into an empty namespace, and what a person reads before a change.
 
 Files hold API objects as `kubectl get … -o yaml` writes them: one document each, or Lists. Kinds that kube-proxy does
 not read are skipped. A malformed object costs only itself and is named on standard error.
@@ -20,9 +19,11 @@ from podwire.kubeproxy.changes import Batch
 from podwire.kubeproxy.iptables import translate
 from podwire.kubeproxy.iptables_sync import LARGE_CLUSTER_ENDPOINTS
 from podwire.kubeproxy.layout import EMPTY
+from podwire.kubeproxy.nftables_sync import NftablesSync
 from podwire.kubeproxy.objects import ENDPOINT_SLICES, SERVICE_CIDRS, SERVICES
 from podwire.kubeproxy.settings import resolve
 from podwire.kubeproxy.state import State
+from podwire.kubeproxy.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -84,8 +85,32 @@ def load(paths: Iterable[str]) -> Objects:
     return objects
 
 
-def texts(state: State, settings: Settings) -> Iterator[str]:
-    """The texts of a full sync in an empty namespace."""
+class _Paper:
+    """An nftables without a kernel that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def apply(self, text: str) -> None:
+        self.text += text
+
+    def chain_uses(self, _table: str) -> None:
+        return None
+
+    def element_count(self, _table: str, _name: str) -> int:
+        return 0
+
+    def timed_elements(self, _table: str, _prefix: str) -> dict[str, list[tuple[str, int]]]:
+        return {}
+
+
+def _nftables(state: State, settings: Settings) -> str:
+    paper = _Paper()
+    NftablesSync(state, paper, Trace(lambda: 0)).sync(settings, ())
+    return paper.text
+
+
+def _iptables(state: State, settings: Settings) -> Iterator[str]:
     views = [view for name in state.services() for view in state.views(name, settings.zone)]
     comments = sum(view.total for view in views) <= LARGE_CLUSTER_ENDPOINTS
     ports = (plan.record(translate(view, settings, endpoint_comments=comments)) for view in views)
@@ -93,7 +118,7 @@ def texts(state: State, settings: Settings) -> Iterator[str]:
 
 
 def render(objects: Objects, config: Config, family: Family, node: str, interface_ips: frozenset[str]) -> str:
-    """What iptables-restore (or ip6tables-restore) would read on `node`.
+    """What iptables-restore, ip6tables-restore or nft would read on `node` for this family.
 
     `interface_ips` are the addresses of the machine this runs on. They count for --nodeport-addresses if the node's own is
     among them; else only the Node's addresses are known, and prefixes stand for the rest.
@@ -101,7 +126,9 @@ def render(objects: Objects, config: Config, family: Family, node: str, interfac
     found = objects.nodes.get(node)
     own = frozenset(entry.address for entry in found.status.addresses) if found else frozenset()
     on_node = bool(own & interface_ips)
-    settings = resolve(config, family, node, found, interface_ips if on_node else own, on_node=on_node)
+    ips = interface_ips if on_node else own
+    cidrs = objects.service_cidrs
+    settings = resolve(config, family, node, found, ips, service_cidrs=cidrs, on_node=on_node)
     state = State(family, node)
     state.apply(objects.batch)
-    return "".join(texts(state, settings))
+    return _nftables(state, settings) if config.mode == "nftables" else "".join(_iptables(state, settings))

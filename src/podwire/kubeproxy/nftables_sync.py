@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from podwire.errors import KernelError
 from podwire.kubeproxy import nftables_plan as plan
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from podwire.kubeproxy.state import State
     from podwire.kubeproxy.trace import Trace
     from podwire.kubeproxy.view import PortView
-    from podwire.rules.nft.run import Nft
 
 log = logging.getLogger("podwire.kubeproxy")
 
@@ -45,10 +44,26 @@ BASE = ""
 _NO_LEFTOVERS: plan.Leftovers = (frozenset(), frozenset())
 
 
+class Door(Protocol):
+    """What a sync needs of nftables: `podwire.rules.nft.run.Nft` is the real one."""
+
+    def apply(self, text: str) -> None:
+        """Apply a transaction. Raises NftRefused."""
+
+    def chain_uses(self, table: str) -> dict[str, int] | None:
+        """How many rules and references each chain of the table has; None without the table."""
+
+    def element_count(self, table: str, name: str) -> int:
+        """How many elements a set has; 0 if there is none."""
+
+    def timed_elements(self, table: str, prefix: str) -> dict[str, list[tuple[str, int]]]:
+        """The elements of all sets whose names begin so, with the milliseconds they have left."""
+
+
 class NftablesSync:
     """One family's table in the kernel. Used by one thread."""
 
-    def __init__(self, state: State, door: Nft, trace: Trace, most_maps: int = MOST_MAPS) -> None:
+    def __init__(self, state: State, door: Door, trace: Trace, most_maps: int = MOST_MAPS) -> None:
         self._state = state
         self._door = door
         self._trace = trace

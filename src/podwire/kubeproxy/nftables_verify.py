@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from podwire.kubeproxy.nftables_plan import Record
+    from podwire.kubeproxy.nftables_sync import Door
     from podwire.rules.nft import words as w
-    from podwire.rules.nft.run import Nft
 
 
-def damage(records: Iterable[Record], elements: Iterable[w.Element], door: Nft) -> list[str]:
+def damage(records: Iterable[Record], elements: Iterable[w.Element], door: Door) -> list[str]:
     """What is missing, in words; empty if all is there. Raises KernelError."""
     have = door.chain_uses(TABLE)
     if have is None:
@@ -32,8 +32,8 @@ def damage(records: Iterable[Record], elements: Iterable[w.Element], door: Nft) 
             uses[name] += chain.uses
     for element in elements:
         counts[element.set] += 1
-        if element.verdict.startswith("goto "):
-            uses[element.verdict[5:]] += 1
+        if element.leads_to:
+            uses[element.leads_to] += 1
     found = []
     for name in sorted(uses):
         if name not in have:
