@@ -12,6 +12,7 @@ written whole or not at all; DEL without it has nothing to do, and removes it on
 
 from __future__ import annotations
 
+import fcntl
 import os
 
 from podwire.addresses import Prefix
@@ -165,7 +166,7 @@ def _conf(request: Request) -> Conf:
 
 
 def _draft(path: str) -> str:
-    """Where a file is written before it gets its name; one that a killed ADD left is removed by DEL."""
+    """Where a file is written before it gets its name; one that a killed ADD left is removed by DEL or GC."""
     return os.path.join(os.path.dirname(path), f".{os.path.basename(path)}")
 
 
@@ -174,21 +175,59 @@ def _keep(path: str, text: bytes) -> None:
     draft = _draft(path)
     try:
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = _open_locked(draft)
         try:
+            os.truncate(fd, 0)
             left = text
             while left:
                 left = left[os.write(fd, left) :]
             os.fsync(fd)
+            os.rename(draft, path)
         finally:
             os.close(fd)
-        os.rename(draft, path)
     except OSError as error:
         _forget(draft)
         said = os_error(OSError(error.errno, "", path), "write")
         raise CniError(
             INTERNAL, said, "the delegate's configuration must be kept for DEL; nothing was set up"
         ) from error
+
+
+def _open_locked(draft: str) -> int:
+    """The draft, locked as long as it is open, so that GC knows it from one that a killed ADD left."""
+    while True:
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(fd), os.stat(draft)):
+                return fd
+        except FileNotFoundError:
+            pass  # GC was quicker: it saw the file before it was locked
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def _sweep_drafts(folder: str) -> None:
+    """Remove the drafts that nobody is writing."""
+    try:
+        names = [name for name in os.listdir(folder) if name.startswith(".")]
+    except OSError:
+        return
+    for name in names:
+        path = os.path.join(folder, name)
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
+        except OSError:
+            continue
+        finally:
+            os.close(fd)
 
 
 def delete(request: Request) -> None:
@@ -257,9 +296,8 @@ def gc(request: Request) -> None:
         Delegate(made["type"], request).gc(encode(text, ordered=True).encode())
     for container_id in kept:
         if container_id not in ids:
-            path = os.path.join(conf.data_dir, container_id)
-            _forget(_draft(path))
-            _forget(path)
+            _forget(os.path.join(conf.data_dir, container_id))
+    _sweep_drafts(conf.data_dir)
 
 
 def status(request: Request) -> None:
