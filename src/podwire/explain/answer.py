@@ -55,14 +55,8 @@ class Outcome:
             "depends_on": self.depends_on,
             "path": [step_json(step) for step in self.path],
         }
-        for key, value in (
-            ("next_hop", self.via),
-            ("process", self.process),
-            ("node", self.node),
-            ("overlay", self.overlay),
-        ):
-            if value:
-                made[key] = value
+        more = {"next_hop": self.via, "process": self.process, "node": self.node, "overlay": self.overlay}
+        made |= {key: value for key, value in more.items() if value}
         if self.otherwise:
             made["otherwise"] = [
                 {"depends_on": given, "probability": round(chance, 9)} for given, chance in self.otherwise

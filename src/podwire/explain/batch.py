@@ -69,7 +69,7 @@ def _starts(source: str, picture: Picture) -> bool:
         names = (picture.snapshot.hostname, picture.snapshot.label, name_of(node) if node is not None else "")
         return source[5:] in names
     if source.startswith("pod/"):
-        _, namespace, name = (source.split("/") + ["", ""])[:3]
+        _, namespace, name = [*source.split("/"), "", ""][:3]
         pods = [
             one
             for one in picture.snapshot.pods or ()
@@ -98,6 +98,12 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any] | str]]:
         yield at, row if isinstance(row, dict) else "a question is a JSON object"
 
 
+def _object(row: dict[str, Any] | str, at: int) -> dict[str, Any]:
+    if isinstance(row, str):
+        raise UsageError(f"line {at}", answer=row)
+    return row
+
+
 def _ask(row: dict[str, Any], found: Sequence[Picture], in_interface: str) -> Answer:
     question = Question.of(row)
     question.in_interface = question.in_interface or in_interface
@@ -109,9 +115,7 @@ def answers(lines: Iterable[str], found: Sequence[Picture], out: TextIO, in_inte
     status = 0
     for at, row in _rows(lines):
         try:
-            if isinstance(row, str):
-                raise UsageError(f"line {at}", answer=row)
-            made = _ask(row, found, in_interface).as_json()
+            made = _ask(_object(row, at), found, in_interface).as_json()
         except UsageError as error:
             made, status = {"error": str(error), "line": at}, 2
         out.write(json.dumps(made, ensure_ascii=False) + "\n")
@@ -122,10 +126,9 @@ def answers(lines: Iterable[str], found: Sequence[Picture], out: TextIO, in_inte
 def checked(lines: Iterable[str], found: Sequence[Picture], out: TextIO, in_interface: str = "") -> int:
     """Compare each line with what it expects; the exit status."""
     counts = {"ok": 0, "no": 0, "wrong": 0}
-    for at, row in _rows(lines):
+    for at, given in _rows(lines):
         try:
-            if isinstance(row, str):
-                raise UsageError(f"line {at}", answer=row)
+            row = _object(given, at)
             expected = _expected(row, at)
             answer = _ask(row, found, in_interface)
         except UsageError as error:

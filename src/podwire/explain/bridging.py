@@ -34,7 +34,7 @@ def switched(ways: list[Way], facts: Facts) -> tuple[list[tuple[Way, bool]], lis
     for way in ways:
         packet = way.packet
         bridge = packet.iif
-        if not is_bridge(bridge, facts) or facts.address_type(packet.dst) not in ("UNICAST",):
+        if not is_bridge(bridge, facts) or facts.address_type(packet.dst) != "UNICAST":
             others.append(_with_port(way, facts))
             continue
         found = facts.routing.lookup(packet.dst, packet.src, bridge, packet.mark)

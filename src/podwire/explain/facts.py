@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from podwire.addresses import Ip, Prefix
-from podwire.explain.ipsets import IpSets
 from podwire.explain.packet import UNKNOWN
-from podwire.explain.routing import Routing
 
 if TYPE_CHECKING:
+    from podwire.explain.ipsets import IpSets
     from podwire.explain.packet import Packet
+    from podwire.explain.routing import Routing
     from podwire.explain.snapshot import Address, Flow, Link, Snapshot, Socket
 
 #: recent's list → address → how many seconds ago it was seen, newest first

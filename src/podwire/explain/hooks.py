@@ -8,6 +8,7 @@ whatever their own priority, which only orders them among themselves, and until 
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from podwire.explain.tables import BUILT_IN, PRIORITIES
@@ -44,6 +45,21 @@ class Ruleset(NamedTuple):
     nft: Sequence[NftTable] = ()
 
 
+_CONNTRACK = re.compile(
+    r"-j (?:DNAT|SNAT|MASQUERADE|REDIRECT|NETMAP|CT|CONNMARK)\b|-m (?:conntrack|state|connmark|helper)\b"
+)
+_NFT_CONNTRACK = re.compile(r"\b(?:dnat|snat|masquerade|redirect|ct)\b")
+
+
+def _uses_conntrack(rules: IptablesRules) -> bool:
+    lines = (line for table in rules.tables.values() for chain in table.chains.values() for line in chain.lines)
+    return any(_CONNTRACK.search(line) for line in lines)
+
+
+def _nft_uses_conntrack(table: NftTable) -> bool:
+    return any(_NFT_CONNTRACK.search(rule.text) for chain in table.chains.values() for rule in chain.rules)
+
+
 class Hooks:
     """The entries of each hook for one address family."""
 
@@ -52,6 +68,7 @@ class Hooks:
         self._family = family
         self._facts = facts
         self._known: dict[str, list[Entry]] = {}
+        self._tracks: bool | None = None
 
     def at(self, hook: str) -> list[Entry]:
         """The entries of PREROUTING, INPUT, FORWARD, OUTPUT or POSTROUTING, in order."""
@@ -60,6 +77,18 @@ class Hooks:
             entries.sort(key=lambda entry: (entry.priority, -entry.order))
             self._known[hook] = entries
         return self._known[hook]
+
+    @property
+    def tracks(self) -> bool:
+        """Whether conntrack is at work: the kernel starts it in a namespace with the first rule that needs it.
+
+        No NAT chain is asked before (nf_ct_netns_get in xt_DNAT, xt_conntrack, nft_nat, nft_ct and their like).
+        """
+        if self._tracks is None:
+            self._tracks = any(
+                _uses_conntrack(rules) for rules in self._ruleset.iptables if rules.family == self._family
+            ) or any(_nft_uses_conntrack(table) for table in self._ruleset.nft if table.family in ("inet", "ip", "ip6"))
+        return self._tracks
 
     def _iptables(self, hook: str) -> list[Entry]:
         found = []

@@ -88,6 +88,13 @@ def _mark(target: str, found: Found) -> str:
     return f"-j {target} {word[found[1]]} {found[2]}"
 
 
+def _addrtype(found: Found) -> str:
+    text = "-m addrtype"
+    for side, sign, kinds in re.findall(r"(src|dst)-type (!?)([\w,]+)", found[1]):
+        text += f" {_not(sign)}--{side}-type {kinds}"
+    return text + (f" --limit-iface-{found[2].strip().removeprefix('limit-')}" if found[2] else "")
+
+
 _NUMBER = r"0x[0-9a-fA-F]+(?:/0x[0-9a-fA-F]+)?"
 #: What extensions print, in order of trial. A match gives options; what begins with -j completes the target.
 _MATCHES: tuple[tuple[re.Pattern[str], Callable[[Found], str]], ...] = (
@@ -104,7 +111,7 @@ _MATCHES: tuple[tuple[re.Pattern[str], Callable[[Found], str]], ...] = (
     ),
     (
         re.compile(r"ADDRTYPE match((?: (?:src|dst)-type !?[\w,]+)+)( limit-in| limit-out)?"),
-        lambda found: _addrtype(found),
+        _addrtype,
     ),
     (
         re.compile(r"(!? ?)ctstate ([A-Z,]+)"),
@@ -160,13 +167,6 @@ def _dashes(words: str | None) -> str:
 
 def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def _addrtype(found: Found) -> str:
-    text = "-m addrtype"
-    for side, sign, kinds in re.findall(r"(src|dst)-type (!?)([\w,]+)", found[1]):
-        text += f" {_not(sign)}--{side}-type {kinds}"
-    return text + (f" --limit-iface-{found[2].strip().removeprefix('limit-')}" if found[2] else "")
 
 
 def options_of(target: str, text: str) -> tuple[list[str], str]:

@@ -87,7 +87,7 @@ def _read(expr: Expression, packet: Packet, facts: Facts) -> tuple[str, Any] | N
     if not isinstance(inner, dict):
         return "unknown", _unknown(expr)
     found = {"payload": _payload, "meta": _meta, "ct": _ct, "fib": _fib}[kind](inner, packet, facts)
-    return ("unknown", _unknown(expr)) if found == () else found  # type: ignore[return-value,comparison-overlap]  # () is "not here"
+    return ("unknown", _unknown(expr)) if found == () else found
 
 
 def _operation(sign: str, inner: Any, packet: Packet, facts: Facts) -> tuple[str, Any] | None:

@@ -145,6 +145,7 @@ def _icmp(option: Option) -> Test | None:
         return None
     protocol, names = ("icmp", _ICMP) if name == "icmp-type" else ("ipv6-icmp", _ICMP6)
     kind, slash, code = value.partition("/")
+    wanted: tuple[int, int | None] | None
     if value in names:
         wanted = names[value]
     elif kind.isdigit() and (not slash or code.isdigit()):

@@ -26,6 +26,8 @@ from podwire.explain.snapshot_routes import routes_text
 from podwire.explain.tables import BUILT_IN
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from podwire.explain.nft import NftTable
     from podwire.explain.snapshot import RuleText, Snapshot
     from podwire.explain.tables import IptablesRules

@@ -93,7 +93,7 @@ def packet_of(question: Question, picture: Picture) -> Asked:
     assumed: list[str] = []
     host, port_text, protocol = _target(question.destination)
     dst, service_port = _destination(host, port_text, picture)
-    port = _port(port_text, protocol, host, service_port, picture)
+    port = _port(port_text, protocol, host, service_port)
     family = 4 if dst.bits == 32 else 6
     state = (question.state or "NEW").upper()
     packet = Packet(
@@ -143,7 +143,7 @@ def _target(text: str) -> tuple[str, str, str]:
     return host, port, protocol_name(protocol or "tcp")
 
 
-def _port(text: str, protocol: str, host: str, service_port: int | None, picture: Picture) -> int | None:
+def _port(text: str, protocol: str, host: str, service_port: int | None) -> int | None:
     if protocol in _PORTLESS:
         return None
     if text.isdigit() and int(text) < 65536:

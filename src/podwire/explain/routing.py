@@ -170,7 +170,7 @@ class Routing:
             fits = _fits(rule, dst, src, iif, mark, oif)
             if fits is None:
                 yield rule.table, rule.action, True
-            elif fits and rule.action not in ("nop",):
+            elif fits and rule.action != "nop":
                 yield rule.table, rule.action, rule.action == "goto"
 
     def _longest(self, table: str, dst: Ip, oif: str = "") -> Route | None:

@@ -72,7 +72,7 @@ def _reverse_path(packet: Packet, facts: Facts) -> Refusal:
         return Unknown(f"rp_filter {dev} {packet.src}", text)
     if back.kind == "unknown" or back.dev == UNKNOWN:
         return None
-    if back.kind not in ("unicast",):
+    if back.kind != "unicast":
         return f"rp_filter on {dev} is {value} and there is no route back to {packet.src}: dropped after PREROUTING"
     if value == 1 and back.dev != dev:
         return (

@@ -1,5 +1,4 @@
-"""iptables tables as the walk uses them: rules parsed one by one when a packet comes to them, and skipped without parsing
-where the text alone shows that they can't match.
+"""iptables tables as the walk uses them: a rule is parsed when a packet comes to it, or skipped where its text is enough.
 
 A node with 10,000 Services has 10,000 rules in KUBE-SERVICES, each for one destination. Parsing them all for one packet
 would take a second; looking at the first word of each takes milliseconds. A rule is skipped only when its text begins

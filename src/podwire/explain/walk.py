@@ -253,7 +253,7 @@ class Journey:
     def _nat_hook(self, hook: str, ways: list[Way], via: str) -> list[Way]:
         """The NAT core (nf_nat_inet_fn): chains only for a flow that has no mapping of this kind yet."""
         source = hook in ("INPUT", "POSTROUTING")
-        entries = [entry for entry in self.hooks.at(hook) if entry.nat]
+        entries = [entry for entry in self.hooks.at(hook) if entry.nat] if self.hooks.tracks else []
         done: list[Way] = []
         for way in ways:
             packet = way.packet
@@ -295,7 +295,8 @@ class Journey:
         return merge(ways)
 
     def _in_order(self, entries: list[Entry], way: Way, via: str, *, source: bool) -> list[Way]:
-        live, done = [way], []
+        live = [way]
+        done: list[Way] = []
         for entry in entries:
             if not live:
                 break
@@ -303,8 +304,12 @@ class Journey:
             live = []
             for one in passed:
                 (done if (one.packet.src_settled if source else one.packet.dst_settled) else live).append(one)
-        settled = {"src_settled": True} if source else {"dst_settled": True}
-        return done + [one.with_packet(one.packet._replace(**settled)) for one in live]
+        return done + [one.with_packet(_settled(one.packet, source=source)) for one in live]
+
+
+def _settled(packet: Packet, *, source: bool) -> Packet:
+    """With the mapping "none", which the NAT core makes where no rule made one."""
+    return packet._replace(src_settled=True) if source else packet._replace(dst_settled=True)
 
 
 def _tracked(way: Way, state: str) -> Way:

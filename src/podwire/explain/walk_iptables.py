@@ -7,7 +7,7 @@ evaluated splits the way, and a target of unknown effect or a chain that the inp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from podwire.explain import nat
 from podwire.explain.chains import DEEPEST, End, Walked
@@ -25,28 +25,9 @@ if TYPE_CHECKING:
     from podwire.explain.tables import IptablesRules, RuleChain, RuleRow, RuleTable
 
 #: Targets after which the packet goes on as it was, as far as this walk sees it.
-_HARMLESS = frozenset(
-    (
-        "LOG",
-        "NFLOG",
-        "ULOG",
-        "TRACE",
-        "AUDIT",
-        "CHECKSUM",
-        "TCPMSS",
-        "TOS",
-        "DSCP",
-        "TTL",
-        "HL",
-        "ECN",
-        "CLASSIFY",
-        "IDLETIMER",
-        "LED",
-    )
-    + ("TEE", "RATEEST", "SECMARK", "CONNSECMARK", "TCPOPTSTRIP", "SET", "NFACCT", "ACCOUNT")
-)
-
-
+_HARMLESS = frozenset((
+    "LOG",    "NFLOG",    "ULOG",    "TRACE",    "AUDIT",    "CHECKSUM",    "TCPMSS",    "TOS",    "DSCP",    "TTL",    "HL",    "ECN",    "CLASSIFY",    "IDLETIMER",    "LED",    "TEE",    "RATEEST",    "SECMARK",    "CONNSECMARK",    "TCPOPTSTRIP",    "SET",    "NFACCT",    "ACCOUNT",
+))  # fmt: skip
 #: kube-proxy's marking chains, for pastes that leave them out (its documented bits).
 _KUBE_MARKS = {"KUBE-MARK-MASQ": 0x4000, "KUBE-MARK-DROP": 0x8000}
 
@@ -156,7 +137,7 @@ class IptablesWalk:
         verdict = row.verdict
         if verdict is None:
             return [way.met(self._step(chain, row.position, row.text, "counts only", chance))]
-        handler = _HANDLERS.get(type(verdict), IptablesWalk._opaque)
+        handler = self._HANDLERS.get(type(verdict), IptablesWalk._opaque)
         return handler(
             self, chain, row, way.met(self._step(chain, row.position, row.text, _effect(verdict), chance)), ended, back
         )
@@ -285,6 +266,21 @@ class IptablesWalk:
         )
         return []
 
+    _HANDLERS: ClassVar[dict[type[v.Verdict], Callable[..., list[Way]]]] = {
+        v.Accept: _accept,
+        v.Drop: _drop,
+        v.Reject: _reject,
+        v.Return: _return,
+        v.Jump: _jump,
+        v.Goto: _jump,
+        v.SetMark: _mark,
+        v.Dnat: _nat,
+        v.Snat: _nat,
+        v.Redirect: _nat,
+        v.Masquerade: _nat,
+        v.OpaqueTarget: _opaque,
+    }
+
 
 def _listed(way: Way, match: v.Recent) -> Way:
     if match.action not in ("set", "update"):
@@ -301,19 +297,3 @@ def _effect(verdict: v.Verdict) -> str:
     if isinstance(verdict, v.OpaqueTarget):
         return verdict.text
     return type(verdict).__name__.upper()
-
-
-_HANDLERS: dict[type[v.Verdict], Callable[..., list[Way]]] = {
-    v.Accept: IptablesWalk._accept,
-    v.Drop: IptablesWalk._drop,
-    v.Reject: IptablesWalk._reject,
-    v.Return: IptablesWalk._return,
-    v.Jump: IptablesWalk._jump,
-    v.Goto: IptablesWalk._jump,
-    v.SetMark: IptablesWalk._mark,
-    v.Dnat: IptablesWalk._nat,
-    v.Snat: IptablesWalk._nat,
-    v.Redirect: IptablesWalk._nat,
-    v.Masquerade: IptablesWalk._nat,
-    v.OpaqueTarget: IptablesWalk._opaque,
-}

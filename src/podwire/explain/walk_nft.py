@@ -7,13 +7,14 @@ goto comes back to the last jump's caller; a NAT statement makes the mapping and
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from podwire.addresses import Ip
 from podwire.explain import nat
 from podwire.explain.chains import DEEPEST, End, Walked
-from podwire.explain.nft_eval import Evaluated, Lookup, evaluate, fits, flag_names
+from podwire.explain.nft_conditions import Conditions
+from podwire.explain.nft_eval import evaluate
 from podwire.explain.nft_spell import spell_rule
+from podwire.explain.nft_targets import targets
 from podwire.explain.packet import Answer, Step, Supposed, TooManyWays, Unknown, Way, merge
 
 if TYPE_CHECKING:
@@ -28,10 +29,13 @@ _HARMLESS = frozenset(
 )
 
 
+_VERDICTS = frozenset(("accept", "drop", "reject", "return", "continue", "jump", "goto"))
+
+
 class _Turn:
     """A rule while it is being walked: where its ways end up."""
 
-    __slots__ = ("back", "chain", "ended", "on", "rule")
+    __slots__ = ("back", "chain", "ended", "on", "rule", "start")
 
     def __init__(self, chain: NftChain, rule: NftRule, ended: list[End], back: list[Way], on: list[Way]) -> None:
         self.chain = chain
@@ -39,6 +43,7 @@ class _Turn:
         self.ended = ended
         self.back = back
         self.on = on
+        self.start: Way | None = None  # the way as it came to the rule, until the rule is one of its steps
 
 
 class NftWalk:
@@ -50,7 +55,7 @@ class NftWalk:
         self.hook = hook
         self.facts = facts
         self._stack: list[str] = []
-        self._lookups: dict[tuple[int, tuple[str, ...]], Lookup] = {}
+        self.conditions = Conditions(table, facts)
         self._next_hop = ""
 
     def run(self, ways: list[Way], next_hop: str = "") -> Walked:
@@ -94,20 +99,25 @@ class NftWalk:
     def _rule(self, turn: _Turn, way: Way) -> None:
         live = [way]
         noted = False
+        turn.start = way
         for statement in turn.rule.statements:
             kind = next(iter(statement), "")
             if kind in _HARMLESS:
                 continue
-            if not noted and kind not in ("match", "opaque", "xt", "limit", "vmap"):
-                live, noted = [self._noted(turn, one, way, _effect(statement)) for one in live], True
-            handler = _HANDLERS.get(kind, NftWalk._opaque)
+            handler = self._HANDLERS.get(kind, NftWalk._opaque)
+            early = not noted and kind in _VERDICTS
             following: list[Way] = []
             for one in live:
-                following += handler(self, turn, one, statement)
+                following += handler(
+                    self, turn, self._noted(turn, one, way, _effect(statement)) if early else one, statement
+                )
+            if not noted and kind in ("mangle", "set", "notrack"):
+                following, noted = [self._noted(turn, one, way, _effect(statement)) for one in following], True
+            turn.start = None if noted else way
             live = following
             if not live:
                 return
-        turn.on += live
+        turn.on += live if noted else [self._noted(turn, one, way, "counts only") for one in live]
 
     def _noted(self, turn: _Turn, way: Way, start: Way, effect: str) -> Way:
         chance = way.chance / start.chance if start.chance else 1.0
@@ -132,91 +142,14 @@ class NftWalk:
         if left is None:
             turn.on.append(way)
             return []
-        answer = self._compared(left, str(inner.get("op")), inner.get("right"), way, statement)
+        answer = self.conditions.compared(left, str(inner.get("op")), inner.get("right"), way, statement)
         return self._split(turn, way, answer)
-
-    def _compared(self, left: Evaluated, operator: str, right: Any, way: Way, statement: Statement) -> Answer:
-        total = 0.0
-        for chance, values in left.choices:
-            unknown = next((value for value in values if isinstance(value, Unknown)), None)
-            if unknown is not None:
-                if unknown.key.startswith("local ") and right == "local" and operator in ("==", "in"):
-                    return unknown
-                text = spell_rule([statement])
-                return Unknown(f"{unknown.key}: {text}", text)
-            held = self._holds(left.kinds, values, operator, right, way)
-            if held is None:
-                text = spell_rule([statement])
-                return Unknown(f"nft {text}", text)
-            total += chance if held else 0.0
-        return True if total > 1 - 1e-12 else False if total == 0 else total
-
-    def _holds(
-        self, kinds: tuple[str, ...], values: tuple[Any, ...], operator: str, right: Any, way: Way
-    ) -> bool | None:
-        if operator in ("<", ">", "<=", ">="):
-            found = evaluate(right, way.packet, self.facts)
-            other = found.choices[0][1][0] if found is not None else None
-            one = values[0]
-            if not isinstance(one, int) or not isinstance(other, int):
-                return None
-            return {"<": one < other, ">": one > other, "<=": one <= other, ">=": one >= other}[operator]
-        inverted = operator == "!="
-        if isinstance(right, str) and right.startswith("@"):
-            found_one = self._in_set(right[1:], kinds, values, way)
-        elif isinstance(right, dict) and isinstance(right.get("set"), list):
-            found_one = self._lookup(right["set"], kinds, values)
-        else:
-            return _equal(kinds, values, operator, right, way, self.facts)
-        return None if isinstance(found_one, Unknown) else (found_one is not None) is not inverted
-
-    def _in_set(
-        self, name: str, kinds: tuple[str, ...], values: tuple[Any, ...], way: Way
-    ) -> tuple[Any] | Unknown | None:
-        found = self.table.sets.get(name)
-        if found is None:
-            return Unknown(f"nft @{name}", f"set {name} is not in this input")
-        if (f"{self.table.label} {name}", " . ".join([str(value) for value in values])) in way.packet.added:
-            return (None,)
-        key = (id(found), kinds)
-        if key not in self._lookups:
-            self._lookups[key] = Lookup(kinds, found.elements)
-        return self._lookups[key].find(kinds, values)
-
-    def _lookup(self, items: list[Any], kinds: tuple[str, ...], values: tuple[Any, ...]) -> tuple[Any] | Unknown | None:
-        key = (id(items), kinds)
-        if key not in self._lookups:
-            pairs = [
-                (item[0], item[1]) if isinstance(item, list) and len(item) == 2 else (item, None) for item in items
-            ]
-            self._lookups[key] = Lookup(kinds, pairs)
-        return self._lookups[key].find(kinds, values)
-
-    def _choices(self, key: Any, data: Any, way: Way) -> list[tuple[float, Any]] | Unknown | None:
-        """What a map gives: (probability, data), data None where it has no such key. None: the packet lacks the field."""
-        found = evaluate(key, way.packet, self.facts)
-        if found is None:
-            return None
-        gives: list[tuple[float, Any]] = []
-        for chance, values in found.choices:
-            unknown = next((value for value in values if isinstance(value, Unknown)), None)
-            if unknown is not None:
-                return unknown
-            if isinstance(data, str) and data.startswith("@"):
-                one = self._in_set(data[1:], found.kinds, values, way)
-            else:
-                items = data.get("set") if isinstance(data, dict) else None
-                one = self._lookup(items if isinstance(items, list) else [], found.kinds, values)
-            if isinstance(one, Unknown):
-                return one
-            gives.append((chance, None if one is None else one[0]))
-        return gives
 
     # -- statements --------------------------------------------------------------------------------------------------
 
     def _vmap(self, turn: _Turn, way: Way, statement: Statement) -> list[Way]:
         inner = statement["vmap"] if isinstance(statement["vmap"], dict) else {}
-        gives = self._choices(inner.get("key"), inner.get("data"), way)
+        gives = self.conditions.choices(inner.get("key"), inner.get("data"), way)
         if isinstance(gives, Unknown):
             return self._unknown(turn, way, f"{spell_rule([statement])}: {gives.text}")
         on: list[Way] = []
@@ -229,7 +162,7 @@ class NftWalk:
             if not isinstance(verdict, dict) or part is None:
                 continue
             part = self._noted(turn, part, way, _effect(verdict))
-            handler = _HANDLERS.get(next(iter(verdict), ""), NftWalk._opaque)
+            handler = self._HANDLERS.get(next(iter(verdict), ""), NftWalk._opaque)
             on += handler(self, turn, part, verdict)
         return on
 
@@ -275,15 +208,17 @@ class NftWalk:
     def _mangle(self, turn: _Turn, way: Way, statement: Statement) -> list[Way]:
         inner = statement["mangle"] if isinstance(statement["mangle"], dict) else {}
         key = inner.get("key")
-        field = {("meta", "mark"): "mark", ("ct", "mark"): "connmark"}.get(_key(key))
-        if field is None:
+        which = _key(key)
+        if which not in (("meta", "mark"), ("ct", "mark")):
             changes = isinstance(key, dict) and isinstance(key.get("payload"), dict)
             return self._unknown(turn, way, spell_rule([statement])) if changes else [way]
         found = evaluate(inner.get("value"), way.packet, self.facts)
         value = found.choices[0][1][0] if found is not None and len(found.choices) == 1 else None
         if not isinstance(value, int):
             return self._unknown(turn, way, spell_rule([statement]))
-        return [way.with_packet(way.packet._replace(**{field: value & 0xFFFFFFFF}))]
+        value &= 0xFFFFFFFF
+        packet = way.packet._replace(mark=value) if which[0] == "meta" else way.packet._replace(connmark=value)
+        return [way.with_packet(packet)]
 
     def _set(self, turn: _Turn, way: Way, statement: Statement) -> list[Way]:
         inner = statement["set"] if isinstance(statement["set"], dict) else {}
@@ -304,13 +239,16 @@ class NftWalk:
     def _nat(self, turn: _Turn, way: Way, statement: Statement) -> list[Way]:
         kind = next(iter(statement))
         inner = statement[kind] if isinstance(statement[kind], dict) else {}
-        for chance, target in self._targets(inner, way):
+        for chance, target in targets(inner, way, self.conditions):
             part = way.times(chance)
             if part is None:
                 continue
             if target is None:
                 turn.on.append(part)
-            elif isinstance(target, Unknown):
+                continue
+            if turn.start is not None:
+                part = self._noted(turn, part, turn.start, _effect(statement))
+            if isinstance(target, Unknown):
                 turn.ended.append(End("unknown", nat.unreadable(part, source=kind == "snat"), target.text))
             else:
                 turn.ended += [End("accept", one, "nat") for one in self._mapped(kind, part, target)]
@@ -322,20 +260,6 @@ class NftWalk:
         if kind == "redirect":
             return nat.redirect(way, self.facts, target)
         return nat.dnat(way, target) if kind == "dnat" else nat.snat(way, target)
-
-    def _targets(self, inner: dict[str, Any], way: Way) -> list[tuple[float, nat.Target | Unknown | None]]:
-        text, port = inner.get("text", ""), _port_text(inner.get("port"))
-        address = inner.get("addr")
-        if isinstance(address, dict) and isinstance(address.get("map"), dict):
-            gives = self._choices(address["map"].get("key"), address["map"].get("data"), way)
-            if gives is None:
-                return [(1.0, None)]
-            if isinstance(gives, Unknown):
-                return [(1.0, gives)]
-            return [(chance, None if data is None else _target(data, port)) for chance, data in gives]
-        return [
-            (1.0, _target(address, port) if address is not None else nat.parse_target(text or port) or _unread(text))
-        ]
 
     def _notrack(self, _: _Turn, way: Way, __: Statement) -> list[Way]:
         return [way.with_packet(way.packet._replace(state="UNTRACKED", dst_settled=True, src_settled=True))]
@@ -356,35 +280,24 @@ class NftWalk:
         turn.ended.append(End("unknown", way._replace(given=(*way.given, supposed)), text))
         return []
 
-
-def _equal(
-    kinds: tuple[str, ...], values: tuple[Any, ...], operator: str, right: Any, way: Way, facts: Facts
-) -> bool | None:
-    """A value against one literal, a list of them, or another expression."""
-    inverted = operator == "!="
-    if kinds == ("flags",):
-        if operator == "in":
-            return bool(values[0] & flag_names(right))
-        wanted = frozenset() if right == 0 else flag_names(right)
-        return (values[0] == wanted) is not inverted
-    if kinds == ("bits",):
-        held = fits("bits", values[0], right)
-        return None if held is None else held is not inverted
-    parts = right["concat"] if isinstance(right, dict) and isinstance(right.get("concat"), list) else [right]
-    if isinstance(right, list):
-        answers = [fits(kinds[0], values[0], one) for one in right]
-        return (True in answers) is not inverted if True in answers or None not in answers else None
-    if isinstance(right, dict) and next(iter(right), "") in ("payload", "meta", "ct", "fib", "&", "|", "^", "<<", ">>"):
-        found = evaluate(right, way.packet, facts)
-        if found is None or isinstance(found.choices[0][1][0], Unknown):
-            return None
-        return (found.choices[0][1] == values) is not inverted
-    if len(parts) != len(kinds):
-        return None
-    answers = [fits(kind, value, part) for kind, value, part in zip(kinds, values, parts, strict=True)]
-    if False in answers:
-        return inverted
-    return None if None in answers else not inverted
+    _HANDLERS: ClassVar[dict[str, Callable[..., list[Way]]]] = {
+        "match": _match,
+        "vmap": _vmap,
+        "accept": _accept,
+        "drop": _drop,
+        "reject": _reject,
+        "return": _return,
+        "continue": _continue,
+        "jump": _jump,
+        "goto": _jump,
+        "mangle": _mangle,
+        "set": _set,
+        "dnat": _nat,
+        "snat": _nat,
+        "redirect": _nat,
+        "masquerade": _nat,
+        "notrack": _notrack,
+    }
 
 
 def _key(key: Any) -> tuple[str, str]:
@@ -395,55 +308,9 @@ def _key(key: Any) -> tuple[str, str]:
     return "", ""
 
 
-def _port_text(port: Any) -> str:
-    if isinstance(port, dict) and isinstance(port.get("range"), list) and len(port["range"]) == 2:
-        return f":{port['range'][0]}-{port['range'][1]}"
-    return f":{port}" if isinstance(port, int) else ""
-
-
-def _unread(text: Any) -> Unknown:
-    return Unknown(f"nft target {text}", f"the target {text} cannot be read")
-
-
-def _target(data: Any, port: str) -> nat.Target | Unknown:
-    """`10.0.0.1`, `10.0.0.1 . 80` or a range, from a map or a statement."""
-    if isinstance(data, dict) and isinstance(data.get("concat"), list) and len(data["concat"]) == 2:
-        data, port = data["concat"][0], f":{data['concat'][1]}"
-    if isinstance(data, dict) and isinstance(data.get("range"), list) and len(data["range"]) == 2:
-        data = f"{data['range'][0]}-{data['range'][1]}"
-    if not isinstance(data, str):
-        return _unread(data)
-    try:
-        six = Ip.parse(data.partition("-")[0]).bits == 128
-    except ValueError:
-        return _unread(data)
-    found = nat.parse_target(f"[{data}]{port}" if six else f"{data}{port}")
-    return found if found is not None else _unread(data)
-
-
 def _effect(statement: Statement) -> str:
     kind = next(iter(statement), "")
     inner = statement.get(kind)
     if kind in ("jump", "goto") and isinstance(inner, dict):
         return f"{'goes to' if kind == 'goto' else 'jumps to'} {inner.get('target')}"
     return {"mangle": "changes the mark", "set": "adds to a set"}.get(kind, kind.upper())
-
-
-_HANDLERS: dict[str, Callable[..., list[Way]]] = {
-    "match": NftWalk._match,
-    "vmap": NftWalk._vmap,
-    "accept": NftWalk._accept,
-    "drop": NftWalk._drop,
-    "reject": NftWalk._reject,
-    "return": NftWalk._return,
-    "continue": NftWalk._continue,
-    "jump": NftWalk._jump,
-    "goto": NftWalk._jump,
-    "mangle": NftWalk._mangle,
-    "set": NftWalk._set,
-    "dnat": NftWalk._nat,
-    "snat": NftWalk._nat,
-    "redirect": NftWalk._nat,
-    "masquerade": NftWalk._nat,
-    "notrack": NftWalk._notrack,
-}
