@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, note
 from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
+from kubeproxy_changes import STEPS, batch, endpoint_slice, follow, service
 from kubeproxy_golden import cases, differences, objects, rules
-from podwire.kube.kinds import ENDPOINT_SLICES, SERVICES
+from podwire.kube.kinds import SERVICES
 from podwire.kubeproxy import iptables_plan
 from podwire.kubeproxy.changes import Batch, Changes
 from podwire.kubeproxy.config import Config
@@ -48,35 +48,6 @@ class Proxy:
     def rules(self):
         tables = self.kernel.tables.items()
         return {(table, chain): list(lines) for table, chains in tables for chain, lines in chains.items()}
-
-
-def service(name, port=80, node_port=0, protocol="TCP", **spec):
-    ports = [{"name": "p", "port": port, "nodePort": node_port, "protocol": protocol}]
-    number = sum(name.encode()) % 250
-    return SERVICES.convert(
-        {
-            "metadata": {"name": name, "namespace": "ns"},
-            "spec": {"clusterIP": f"10.96.0.{number}", "clusterIPs": [f"10.96.0.{number}"], "ports": ports, **spec},
-        }
-    )
-
-
-def endpoint_slice(name, of, *ips, protocol="TCP", port=8080, **conditions):
-    return ENDPOINT_SLICES.convert(
-        {
-            "metadata": {"name": name, "namespace": "ns", "labels": {"kubernetes.io/service-name": of}},
-            "addressType": "IPv4",
-            "ports": [{"name": "p", "port": port, "protocol": protocol}],
-            "endpoints": [{"addresses": [ip], "nodeName": "node-1", "conditions": conditions} for ip in ips],
-        }
-    )
-
-
-def batch(*items):
-    found = Batch()
-    for item in items:
-        (found.services if item.kind == "Service" else found.slices)[item.key] = item
-    return found
 
 
 # What is found at the start
@@ -265,68 +236,19 @@ def test_what_the_administrator_adds_is_no_damage():
 # Any sequence of changes and failures
 
 
-NAMES = ("a", "b", "c")
-SERVICES_OF_ANY_KIND = st.builds(
-    service,
-    st.sampled_from(NAMES),
-    port=st.sampled_from((80, 81)),
-    node_port=st.sampled_from((0, 30001)),
-    protocol=st.sampled_from(("TCP", "UDP")),
-    type=st.just("LoadBalancer"),
-    externalIPs=st.sampled_from(([], ["192.0.2.1"])),
-    externalTrafficPolicy=st.sampled_from(("Cluster", "Local")),
-    internalTrafficPolicy=st.sampled_from(("Cluster", "Local")),
-    sessionAffinity=st.sampled_from(("None", "ClientIP")),
-    healthCheckNodePort=st.sampled_from((0, 32000)),
-)
-SLICES_OF_ANY_KIND = st.builds(
-    endpoint_slice,
-    st.sampled_from(("x", "y")),
-    st.sampled_from(NAMES),
-    st.sampled_from(("10.244.1.1", "10.244.1.2")),
-    st.sampled_from(("10.244.1.2", "10.244.1.3")),
-    protocol=st.sampled_from(("TCP", "UDP")),
-    ready=st.booleans(),
-    serving=st.booleans(),
-    terminating=st.booleans(),
-)
-STEPS = st.lists(
-    st.one_of(
-        SERVICES_OF_ANY_KIND,
-        SLICES_OF_ANY_KIND,
-        st.sampled_from(
-            [("no service", f"ns/{name}") for name in NAMES] + [("no slice", "ns/x"), ("no slice", "ns/y")]
-        ),
-        st.tuples(st.just("sync"), st.sampled_from((0, 0, 1, 2, 3))),
-    ),
-    max_size=20,
-)
-
-
 @given(steps=STEPS)
 @hypothesis_settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_sequence_of_changes_and_failures_ends_where_a_fresh_start_does(steps):
     proxy, known = Proxy(), Batch()
     changes = Changes()
-    for step in steps:
-        if isinstance(step, tuple) and step[0] == "sync":
-            proxy.apply(changes.drain())
-            proxy.kernel.fail = lambda commit, at=step[1]: "injected" if commit == at else ""
-            try:
-                proxy.run()
-            except RestoreRefused:
-                note("failed")
-            assert_no_service_is_cut_off(proxy.rules())
-        elif isinstance(step, tuple):
-            kind = "services" if step[0] == "no service" else "slices"
-            getattr(known, kind).pop(step[1], None)
-            (changes.service if kind == "services" else changes.slice)(step[1], None, None)
-        elif step.kind == "Service":
-            known.services[step.key] = step
-            changes.service(step.key, None, step)
-        else:
-            known.slices[step.key] = step
-            changes.slice(step.key, None, step)
+    for _, at in follow(steps, changes, known):
+        proxy.apply(changes.drain())
+        proxy.kernel.fail = lambda commit, at=at: "injected" if commit == at else ""
+        try:
+            proxy.run()
+        except RestoreRefused:
+            note("failed")
+        assert_no_service_is_cut_off(proxy.rules())
     proxy.apply(changes.drain())
     proxy.kernel.fail = lambda _commit: ""
     proxy.run()

@@ -35,7 +35,7 @@ from podwire.rules import vocabulary as v
 from podwire.rules.nft import words as w
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from podwire.kubeproxy.endpoints import Endpoint
     from podwire.kubeproxy.family import Family
@@ -185,14 +185,14 @@ class _Writer:
                 targets = tuple((endpoint.ip, endpoint.port) for endpoint in endpoints)
                 yield w.Rule((self._protocol(), w.DnatToOneOf(self.header, targets)))
                 return
-            yield from _row([(self._protocol(), w.DnatTo(endpoint.address)) for endpoint in endpoints])
+            yield from _row((self._protocol(),), [w.DnatTo(endpoint.address) for endpoint in endpoints])
             return
         names = [self.endpoint_names[endpoint.address] for endpoint in endpoints]
         for name in names:
             known = w.In((f"{self.header} saddr",), AFFINITY_PREFIX + name)
             yield w.Rule((known, v.Goto("endpoint-" + name)))
         if in_a_row:
-            yield from _row([(v.Goto("endpoint-" + name),) for name in names])
+            yield from _row((), [v.Goto("endpoint-" + name) for name in names])
         else:
             yield w.Rule((w.GotoOneOf(tuple("endpoint-" + name for name in names)),))
 
@@ -222,10 +222,10 @@ class _Writer:
         return merged(settings.family, ranges)
 
 
-def _row(ends: list[tuple[w.Word, ...]]) -> Iterator[w.Rule]:
+def _row(start: tuple[w.Word, ...], ends: Sequence[w.Word]) -> Iterator[w.Rule]:
     """Rules of which the first takes one packet in n, the next one in n - 1 of the rest, the last all that are left."""
     for left, end in zip(range(len(ends), 0, -1), ends, strict=True):
-        yield w.Rule((*((w.Chance(left),) if left > 1 else ()), *end))
+        yield w.Rule((*start, w.Chance(left), end) if left > 1 else (*start, end))
 
 
 def merged(family: Family, prefixes: list[str]) -> tuple[str, ...]:

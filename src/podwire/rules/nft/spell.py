@@ -46,7 +46,7 @@ def _goto_one_of(part: w.GotoOneOf) -> str:
 _SPELL: dict[type[Any], Callable[[Any], str]] = {
     w.Is: _is,
     w.In: lambda part: f"{' . '.join(part.fields)} @{part.set}",
-    w.Marked: lambda part: f"{_MARK} & {part.bit:#010x} != 0",
+    w.Marked: lambda part: f"{_MARK} & {part.bit:#010x} != 0x00000000",
     w.Chance: lambda part: f"numgen random mod {part.of} 0",
     w.ByMap: lambda part: f"{' . '.join(part.fields)} vmap @{part.map}",
     w.Mark: lambda part: f"{_MARK} set {_MARK} {part.operator} {part.bit:#010x}",
