@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from podwire.doctor.finding import Check, Evidence, Said
 from podwire.doctor.view import inside
 from podwire.explain.snapshot import name_of, namespace_of
+from podwire.explain.snapshot_words import inner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -163,13 +164,13 @@ def look_leftover(node: Node) -> Iterator[Said]:
 
 
 def _host_network(pod: Object) -> bool:
-    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    spec, status = inner(pod, "spec"), inner(pod, "status")
     return bool(spec.get("hostNetwork")) or (bool(status.get("hostIP")) and status.get("hostIP") == status.get("podIP"))
 
 
 def _pod_ip(pod: Object) -> str:
-    ip = str((pod.get("status") or {}).get("podIP") or "")
-    return "" if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") else ip
+    ip = str(inner(pod, "status").get("podIP") or "")
+    return "" if inner(pod, "status").get("phase") in ("Succeeded", "Failed") else ip
 
 
 def look_foreign_pods(node: Node) -> Iterator[Said]:
@@ -228,7 +229,7 @@ def look_duplicate_pods(nodes: Sequence[Node]) -> Iterator[Said]:
         for pod in node.snapshot.pods or ():
             ip = _pod_ip(pod)
             if ip and not _host_network(pod):
-                spec = pod.get("spec") or {}
+                spec = inner(pod, "spec")
                 key = (namespace_of(pod), name_of(pod))
                 seen.setdefault(ip, {})[key] = (str(spec.get("nodeName", "")), node.snapshot.where.get("pods", ""))
     own = {address.ip for node in nodes for address in node.snapshot.addresses or ()}

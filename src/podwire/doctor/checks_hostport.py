@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from podwire.doctor.finding import Check, Evidence, Said
 from podwire.explain.snapshot import name_of, namespace_of
+from podwire.explain.snapshot_words import inner, rows
 from podwire.naming import cni_chain
 
 if TYPE_CHECKING:
@@ -210,14 +211,14 @@ def look_no_rule(node: Node) -> Iterator[Said]:
         line for chain, rules in chains for lines in rules.tables["nat"].chains.values() for line in lines.lines
     )
     for item in node.pods_of():
-        spec, status = item.get("spec") or {}, item.get("status") or {}
+        spec, status = inner(item, "spec"), inner(item, "status")
         if spec.get("hostNetwork") or status.get("phase") != "Running":
             continue
         wanted = [
             (int(port["hostPort"]), str(port.get("protocol") or "TCP").lower())
-            for container in spec.get("containers") or ()
+            for container in rows(spec.get("containers"))
             if isinstance(container, dict)
-            for port in container.get("ports") or ()
+            for port in rows(container.get("ports"))
             if isinstance(port, dict) and isinstance(port.get("hostPort"), int) and port["hostPort"]
         ]
         lost = [

@@ -9,6 +9,7 @@ from podwire.doctor.allocation import manager_problems
 from podwire.doctor.finding import Check, Evidence, Said
 from podwire.doctor.view import annotation, contains, overlaps
 from podwire.explain.snapshot import name_of, node_addresses, pod_cidrs
+from podwire.explain.snapshot_words import inner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,7 +38,7 @@ def _cidrs(item: Object) -> list[Network]:
 
 
 def _deleting(item: Object) -> bool:
-    return bool((item.get("metadata") or {}).get("deletionTimestamp"))
+    return bool(inner(item, "metadata").get("deletionTimestamp"))
 
 
 def _cluster_cidrs(nodes: Sequence[Node]) -> list[tuple[Network, str]]:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from podwire.doctor.view import Node
     from podwire.explain.tables import IptablesRules
 
+#: What kube-proxy says when a sync went well: an error before it is history.
+_SYNCED = re.compile(r"SyncProxyRules complete|\bsynced\b|Sync (?:successful|complete)")
 _KUBE = ("KUBE-SERVICES", "KUBE-SVC-", "KUBE-SEP-", "KUBE-NODEPORTS")
 
 
@@ -155,7 +157,7 @@ def _restore_errors(node: Node) -> list[Evidence]:
             for number, line in enumerate(lines)
             if re.search(r"Failed to execute iptables-restore|iptables-restore.*failed", line)
         ]
-        if not failed or any("SyncProxyRules complete" in line for line in lines[failed[-1] :]):
+        if not failed or any(_SYNCED.search(line) for line in lines[failed[-1] :]):
             continue
         number = failed[-1]
         more = [

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from podwire.doctor.finding import Check, Evidence, Said
+from podwire.explain.snapshot_words import texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,7 @@ def look_versions(node: Node) -> Iterator[Said]:
         except (ValueError, RecursionError):
             continue
         supported = (
-            {str(one) for one in value.get("supportedVersions") or () if isinstance(one, str)}
+            {str(one) for one in texts(value.get("supportedVersions")) if isinstance(one, str)}
             if isinstance(value, dict)
             else set()
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from podwire.doctor import services
 from podwire.doctor.finding import Check, Evidence, Said
 from podwire.explain.snapshot import name_of, namespace_of
+from podwire.explain.snapshot_words import inner, rows, texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -228,17 +229,15 @@ def look_hints(node: Node) -> Iterator[Said]:
     for one in node.snapshot.slices or ():
         ready = [
             end
-            for end in one.get("endpoints") or ()
-            if isinstance(end, dict) and (end.get("conditions") or {}).get("ready") is not False
+            for end in rows(one.get("endpoints"))
+            if isinstance(end, dict) and inner(end, "conditions").get("ready") is not False
         ]
         for kind, what in (("forNodes", "node"), ("forZones", "zone")):
             having = [end for end in ready if _hint(end, kind)]
             lacking = [end for end in ready if not _hint(end, kind)]
             if having and lacking:
-                addresses = ", ".join(str(ip) for end in lacking for ip in end.get("addresses") or ())
-                owner = ((one.get("metadata") or {}).get("labels") or {}).get("kubernetes.io/service-name") or name_of(
-                    one
-                )
+                addresses = ", ".join(str(ip) for end in lacking for ip in texts(end.get("addresses")))
+                owner = inner(one, "metadata", "labels").get("kubernetes.io/service-name") or name_of(one)
                 yield Said(
                     [Evidence(f"EndpointSlice {namespace_of(one)}/{name_of(one)}: {addresses} has no {what} hint, {len(having)} others have one", node.snapshot.where.get("slices", ""))],
                     [f"see why the endpoint has none (no zone label on its Node? too few endpoints?): kubectl -n {namespace_of(one)} get endpointslice {name_of(one)} -o yaml"],

@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from podwire.explain.snapshot_words import inner, rows
+
 
 @dataclass(slots=True)
 class NftRule:
@@ -143,9 +145,7 @@ def _from_json(value: Any) -> NftTables:
 
 def _json_rule(item: dict[str, Any]) -> NftRule:
     rule = NftRule(json.dumps(item.get("expr", []))[:400])
-    for part in item.get("expr") or []:
-        if not isinstance(part, dict):
-            continue
+    for part in rows(item.get("expr")):
         for word in ("jump", "goto"):
             if isinstance(part.get(word), dict):
                 rule.jumps.append(str(part[word].get("target", "")))
@@ -158,7 +158,7 @@ def _json_rule(item: dict[str, Any]) -> NftRule:
             rule.jumps += re.findall(r'"target": "([^"]+)"', json.dumps(part["vmap"]))
         _json_match(part.get("match"), rule)
         _json_match(
-            {"left": (part.get("vmap") or {}).get("key"), "op": "in"} if isinstance(part.get("vmap"), dict) else None,
+            {"left": inner(part, "vmap").get("key"), "op": "in"} if isinstance(part.get("vmap"), dict) else None,
             rule,
         )
         if "xt" in part:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from podwire.explain.snapshot import name_of, namespace_of
+from podwire.explain.snapshot_words import inner, rows, texts
 
 if TYPE_CHECKING:
     from podwire.doctor.view import Node
@@ -50,7 +51,7 @@ def of_api(node: Node) -> list[ServicePort]:
     """The Services of the API with their slices."""
     slices: dict[tuple[str, str], list[Object]] = {}
     for one in node.snapshot.slices or ():
-        labels = (one.get("metadata") or {}).get("labels")
+        labels = inner(one, "metadata").get("labels")
         owner = labels.get("kubernetes.io/service-name") if isinstance(labels, dict) else None
         if isinstance(owner, str):
             slices.setdefault((namespace_of(one), owner), []).append(one)
@@ -68,10 +69,10 @@ def of_api(node: Node) -> list[ServicePort]:
 def _port(service: Object, spec: dict[str, Any], port: dict[str, Any], slices: list[Object], node: Node) -> ServicePort:
     label = str(port.get("name") or "")
     shown = f"{namespace_of(service) or 'default'}/{name_of(service)}" + (f":{label}" if label else "")
-    ips = {str(ip) for ip in spec.get("clusterIPs") or [spec.get("clusterIP")] if ip and ip != "None"}
-    ips |= {str(ip) for ip in spec.get("externalIPs") or ()}
+    ips = {str(ip) for ip in texts(spec.get("clusterIPs")) or [str(spec.get("clusterIP") or "")] if ip and ip != "None"}
+    ips |= set(texts(spec.get("externalIPs")))
     status = service.get("status")
-    ingress = (status.get("loadBalancer") or {}).get("ingress") if isinstance(status, dict) else None
+    ingress = inner(status, "loadBalancer").get("ingress") if isinstance(status, dict) else None
     ips |= {str(one["ip"]) for one in ingress or () if isinstance(one, dict) and one.get("ip")}
     made = ServicePort(
         shown,
@@ -86,15 +87,17 @@ def _port(service: Object, spec: dict[str, Any], port: dict[str, Any], slices: l
         made.known = True
         numbers = [
             _number(entry.get("port"))
-            for entry in one.get("ports") or ()
+            for entry in rows(one.get("ports"))
             if isinstance(entry, dict)
             and str(entry.get("name") or "") == label
             and str(entry.get("protocol") or "TCP").lower() == made.protocol
         ]
-        for endpoint in one.get("endpoints") or ():
+        for endpoint in rows(one.get("endpoints")):
             if isinstance(endpoint, dict):
                 made.endpoints += [
-                    _endpoint(endpoint, str(ip), number) for ip in endpoint.get("addresses") or () for number in numbers
+                    _endpoint(endpoint, str(ip), number)
+                    for ip in texts(endpoint.get("addresses"))
+                    for number in numbers
                 ]
     return made
 

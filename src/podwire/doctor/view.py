@@ -18,6 +18,7 @@ from podwire.explain.confdir import ConfDir
 from podwire.explain.read_iptables import read_texts
 from podwire.explain.read_listing import read_listing
 from podwire.explain.snapshot import Snapshot, name_of, pod_cidrs
+from podwire.explain.snapshot_words import inner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,9 +124,7 @@ class Node:
         said = annotation(node, "backend-type") if node else ""
         if said:
             return said
-        kind = (
-            (self.net_conf.get("Backend") or {}).get("Type") if isinstance(self.net_conf.get("Backend"), dict) else None
-        )
+        kind = inner(self.net_conf, "Backend").get("Type") if isinstance(self.net_conf.get("Backend"), dict) else None
         if isinstance(kind, str):
             return kind.lower()
         return "vxlan" if any(link.name.startswith("flannel.") for link in self.snapshot.links or ()) else ""
@@ -254,8 +253,8 @@ class Node:
         """The pods that run here: those the API binds to this node, or all where it is not known which node this is."""
         names = {self.snapshot.hostname, self.snapshot.label, name_of(self.snapshot.node or {})} - {""}
         pods = self.snapshot.pods or []
-        bound = [pod for pod in pods if (pod.get("spec") or {}).get("nodeName") in names]
-        return bound if names and any((pod.get("spec") or {}).get("nodeName") for pod in pods) else pods
+        bound = [pod for pod in pods if inner(pod, "spec").get("nodeName") in names]
+        return bound if names and any(inner(pod, "spec").get("nodeName") for pod in pods) else pods
 
     def ports(self, bridge: str) -> list[Link]:
         """The ports of a bridge."""

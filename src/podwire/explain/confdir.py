@@ -93,7 +93,8 @@ class ConfFile:
                 continue
             if isinstance(ipam.get("subnet"), str):
                 found.append(ipam["subnet"])
-            for group in ipam.get("ranges") or []:
+            groups = ipam.get("ranges")
+            for group in groups if isinstance(groups, list) else ():
                 found += (
                     [one["subnet"] for one in group if isinstance(one, dict) and isinstance(one.get("subnet"), str)]
                     if isinstance(group, list)

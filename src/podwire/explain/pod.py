@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from podwire.errors import UsageError
 from podwire.explain.confdir import ConfDir
 from podwire.explain.snapshot import name_of, namespace_of, pod_cidrs
+from podwire.explain.snapshot_words import inner, rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +93,7 @@ def _find(snapshots: Sequence[Snapshot], namespace: str, name: str) -> _Pod:
             (one for one in snapshot.pods or () if (namespace_of(one) or "default", name_of(one)) == (namespace, name)),
             None,
         )
-    bound = str((item or {}).get("spec", {}).get("nodeName") or "")
+    bound = str(inner(item or {}, "spec").get("nodeName") or "")
     homes = [one for one in snapshots if bound and bound in (one.title, one.hostname, name_of(one.node or {}))]
     for snapshot in homes or snapshots:
         sandboxes = [one for one in snapshot.sandboxes or () if (one.namespace, one.name) == (namespace, name)]
@@ -101,7 +102,7 @@ def _find(snapshots: Sequence[Snapshot], namespace: str, name: str) -> _Pod:
         if not (homes or sandboxes or cached):
             continue
         pod = _Pod(namespace, name, snapshot, item, sandboxes[0] if sandboxes else None, cached=cached, cache_file=file)
-        status = (item or {}).get("status") or {}
+        status = inner(item or {}, "status")
         ips = [one.partition("/")[0] for one in _result_ips(cached.get("result"))]
         pod.ip = str(status.get("podIP") or "") or (ips[0] if ips else "")
         return pod
@@ -127,9 +128,9 @@ def _cached(snapshot: Snapshot, namespace: str, name: str, container: str) -> tu
             continue
         if container and container in file.name:
             return value, file
-        arguments = {
-            str(pair[0]): pair[1] for pair in value.get("cniArgs") or () if isinstance(pair, list) and len(pair) == 2
-        }
+        listed = value.get("cniArgs")
+        pairs = listed if isinstance(listed, list) else []
+        arguments = {str(pair[0]): pair[1] for pair in pairs if isinstance(pair, list) and len(pair) == 2}
         if not container and (arguments.get("K8S_POD_NAMESPACE"), arguments.get("K8S_POD_NAME")) == (namespace, name):
             return value, file
     return {}, None
@@ -139,7 +140,7 @@ def _result_ips(result: Any) -> list[str]:
     """The addresses of a result of any version: `ips` since 0.3, `ip4` and `ip6` before."""
     if not isinstance(result, dict):
         return []
-    found = [str(one.get("address")) for one in result.get("ips") or () if isinstance(one, dict)]
+    found = [str(one.get("address")) for one in rows(result.get("ips")) if isinstance(one, dict)]
     return found + [
         str(result[key]["ip"]) for key in ("ip4", "ip6") if isinstance(result.get(key), dict) and result[key].get("ip")
     ]
@@ -153,7 +154,7 @@ def _unread(snapshot: Snapshot, part: str) -> str:
 def _the_pod(pod: _Pod) -> Step:
     step = Step("The pod", f"{pod.namespace}/{pod.name}")
     if pod.item:
-        spec, status = pod.item.get("spec") or {}, pod.item.get("status") or {}
+        spec, status = inner(pod.item, "spec"), inner(pod.item, "status")
         step.read.append(
             (
                 f"nodeName {spec.get('nodeName') or '-'}, podIP {status.get('podIP') or '-'}, phase {status.get('phase') or '-'}",
@@ -266,15 +267,9 @@ def _delegated(pod: _Pod) -> Step:
     if not isinstance(value, dict):
         step.said, step.problem = "The file is broken.", "flannel's delegated configuration is broken"
         return step
-    ipam = value.get("ipam") if isinstance(value.get("ipam"), dict) else {}
-    assert isinstance(ipam, dict)
-    ranges = [
-        str(one.get("subnet"))
-        for group in ipam.get("ranges") or ()
-        if isinstance(group, list)
-        for one in group
-        if isinstance(one, dict)
-    ]
+    ipam = inner(value, "ipam")
+    groups = ipam.get("ranges")
+    ranges = [str(one.get("subnet")) for group in (groups if isinstance(groups, list) else ()) for one in rows(group)]
     step.said = f"flannel turned the list and subnet.env into a configuration for {value.get('type')}, ipam {ipam.get('type')} with {', '.join(ranges) or ipam.get('subnet')}, mtu {value.get('mtu')}."
     return step
 
@@ -315,9 +310,9 @@ def _result(pod: _Pod) -> Step:
     if pod.cache_file is None:
         step.said = f"The runtime's cached result (/var/lib/cni/results) is {_unread(pod.home, 'cni/lib/results') if pod.home.results is None else 'not there'}."
         return step
-    result = pod.cached.get("result") or {}
+    result = inner(pod.cached, "result")
     step.read.append((json.dumps(result, separators=(",", ":"))[:1000], pod.cache_file.where))
-    interfaces = [one for one in result.get("interfaces") or () if isinstance(one, dict)]
+    interfaces = [one for one in rows(result.get("interfaces")) if isinstance(one, dict)]
     ips = _result_ips(result)
     names = ", ".join(f"{one.get('name')}{' in the pod' if one.get('sandbox') else ''}" for one in interfaces)
     step.said = f"The chain answered {', '.join(ips) or 'without an address'}" + (
@@ -337,7 +332,7 @@ def _host_veth(pod: _Pod) -> Link | None:
                 found = next((one for one in links if one.index == link.peer and one.peer in (link.index, 0)), None)
                 if found:
                     return found
-    for one in (pod.cached.get("result") or {}).get("interfaces") or ():
+    for one in rows(inner(pod.cached, "result").get("interfaces")):
         if isinstance(one, dict) and not one.get("sandbox"):
             found = next(
                 (link for link in links if link.name == one.get("name") and link.kind != "bridge" and link.veth), None
@@ -359,7 +354,7 @@ def _link(pod: _Pod) -> Step:
         step.said = "The node's end of the veth pair was not found among the devices."
         known = bool(pod.home.namespaces) or any(
             isinstance(one, dict) and not one.get("sandbox")
-            for one in (pod.cached.get("result") or {}).get("interfaces") or ()
+            for one in rows(inner(pod.cached, "result").get("interfaces"))
         )
         step.problem = "the veth pair is gone" if known and pod.cached else ""
         return step
@@ -371,11 +366,11 @@ def _link(pod: _Pod) -> Step:
         )
     )
     for space in pod.home.namespaces or ():
-        for inner in space.links:
-            if pod.ip in inner.addresses and inner.peer == link.index:
+        for end in space.links:
+            if pod.ip in end.addresses and end.peer == link.index:
                 step.read.append(
                     (
-                        f"in the pod: {inner.index}: {inner.name} {', '.join(inner.addresses)} mtu {inner.mtu}, its peer is {inner.peer}",
+                        f"in the pod: {end.index}: {end.name} {', '.join(end.addresses)} mtu {end.mtu}, its peer is {end.peer}",
                         f"{space.where}, namespace {space.id}",
                     )
                 )

@@ -85,7 +85,11 @@ def read_stream(packed: IO[bytes], size: int, path: str) -> list[File]:
     counted = _Counted(stream, size, path)
     try:
         with tarfile.open(fileobj=counted, mode="r|", errorlevel=2) as archive:  # type: ignore[call-overload]  # it only reads
-            return list(_members(archive, path))
+            files = list(_members(archive, path))
+        # gzip's checksum stands at the very end, behind what tar reads.
+        while counted.read(1 << 20):
+            pass
+        return files
     except (gzip.BadGzipFile, tarfile.TarError, EOFError, zlib.error, ValueError, OverflowError) as error:
         raise refused(path, f"it is broken: {error}") from None
     except (RecursionError, MemoryError) as error:

@@ -75,3 +75,8 @@ def is_prefix(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def texts(value: Any) -> list[str]:
+    """The texts of a JSON list; everything else is left out."""
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
