@@ -123,7 +123,7 @@ def _same_bridge(packet: Packet, hairpin: bool, facts: Facts) -> list[str]:
     if hairpin:
         port = facts.port_of(packet.dst, packet.iif or "")
         name = f" {port.name}" if port is not None else ""
-        if port is None or port.hairpin is None:
+        if facts.hairpin(packet.dst, packet.iif or "") is None:
             found.append(
                 f"the packet is delivered back to the same veth{name}: that needs hairpin mode on the bridge port, which is not in this input"
             )

@@ -12,10 +12,12 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from podwire.addresses import Ip
 from podwire.errors import UsageError
 from podwire.explain.explain import explain
 from podwire.explain.packet import UNKNOWN
 from podwire.explain.question import Question
+from podwire.explain.snapshot import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -57,13 +59,20 @@ def starting_at(question: Question, found: Sequence[Picture]) -> Picture:
     for picture in found:
         if _starts(question.source, picture):
             return picture
-    return found[0]
+    return next((picture for picture in found if _is_at(question.destination, picture)), found[0])
+
+
+def _is_at(destination: str, picture: Picture) -> bool:
+    """Whether a destination is the node itself: there a packet from outside comes in."""
+    if destination.startswith("node/"):
+        return _starts(destination.partition(":")[0], picture)
+    try:
+        return picture.facts.routing.owner(Ip.parse(destination.rpartition(":")[0].strip("[]"))) is not None
+    except ValueError:
+        return False
 
 
 def _starts(source: str, picture: Picture) -> bool:
-    from podwire.addresses import Ip
-    from podwire.explain.snapshot import name_of
-
     if source.startswith("node/"):
         node = picture.snapshot.node
         names = (picture.snapshot.hostname, picture.snapshot.label, name_of(node) if node is not None else "")

@@ -75,7 +75,7 @@ def hairpin_off(packet: Packet, facts: Facts) -> str:
         return ""
     port = facts.port_of(packet.dst, packet.oif or "")
     bridge = facts.link(packet.oif)
-    if port is None or port.hairpin is not False or facts.bridge_netfilter(packet.family) is False:
+    if facts.hairpin(packet.dst, packet.oif or "") is not False or facts.bridge_netfilter(packet.family) is False:
         return ""
     if bridge is not None and "PROMISC" in bridge.flags:
         return ""
@@ -84,4 +84,5 @@ def hairpin_off(packet: Packet, facts: Facts) -> str:
         if facts.bridge_netfilter(packet.family)
         else " (as long as br_netfilter is on, which this input does not tell)"
     )
-    return f"the packet goes back to the port it came from, {port.name}, whose hairpin mode is off: the bridge {packet.oif} drops it{filtered}"
+    name = f", {port.name}" if port is not None else ""
+    return f"the packet goes back to the port it came from{name}, whose hairpin mode is off: the bridge {packet.oif} drops it{filtered}"

@@ -116,6 +116,14 @@ class Facts:
         members = [link for link in self.snapshot.links or () if link.master == bridge]
         return found or (members[0] if len(members) == 1 else None)
 
+    def hairpin(self, ip: Ip, bridge: str) -> bool | None:
+        """Hairpin mode of the port behind which an address lives; where that is not known, of all ports if they agree."""
+        port = self.port_of(ip, bridge)
+        if port is not None and port.hairpin is not None:
+            return port.hairpin
+        modes = {link.hairpin for link in self.snapshot.links or () if link.master == bridge}
+        return modes.pop() if len(modes) == 1 else None
+
     # -- sets --------------------------------------------------------------------------------------------------------
 
     def recently(self, name: str, ip: Ip, seconds: int, hits: int) -> bool | None:
@@ -136,7 +144,7 @@ class Facts:
         found = []
         src, dst = str(packet.src), str(packet.dst)
         for flow in self.snapshot.flows or ():
-            if flow.protocol != packet.protocol:
+            if flow.protocol != packet.protocol or not (_readable(flow.reply_src) and _readable(flow.reply_dst)):
                 continue
             if (flow.src, flow.dst) == (src, dst) and _same(flow.sport, flow.dport, packet):
                 found.append((flow, False))
@@ -162,6 +170,14 @@ class Facts:
                 if one.ip in any_address or one.ip == "::ffff:" + str(packet.dst):
                     best = one
         return best
+
+
+def _readable(address: str) -> bool:
+    try:
+        Ip.parse(address)
+    except ValueError:
+        return False
+    return True
 
 
 def _same(sport: int, dport: int, packet: Packet) -> bool:

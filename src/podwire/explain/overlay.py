@@ -123,7 +123,11 @@ def _after(outcome: Outcome, there: Outcome, peer: Picture) -> Outcome:
         probability=outcome.probability * there.probability,
         verdict=verdict,
         masquerade=outcome.masquerade or there.masquerade,
-        path=[*outcome.path, *there.path],
+        path=[
+            *outcome.path,
+            Step("routing", "", "", "", 0, f"arrives at {peer.snapshot.title}", "decapsulated"),
+            *there.path,
+        ],
         depends_on=[*outcome.depends_on, *[f"on {peer.snapshot.title}: {text}" for text in there.depends_on]],
         overlay=outcome.overlay,
         node=peer.snapshot.title,

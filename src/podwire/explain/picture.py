@@ -21,7 +21,7 @@ from podwire.explain.read_listing import read_listing
 from podwire.explain.read_nft import read_nft
 from podwire.explain.read_nft_json import read_nft_json
 from podwire.explain.routing import Routing
-from podwire.explain.snapshot import Address, Route
+from podwire.explain.snapshot import Address, Route, node_addresses
 from podwire.explain.snapshot_routes import routes_text
 from podwire.explain.tables import BUILT_IN
 
@@ -120,6 +120,8 @@ def _addresses(snapshot: Snapshot, given: Given, assumed: list[str]) -> list[Add
     addresses = list(snapshot.addresses) if snapshot.addresses is not None else None
     if addresses is None and snapshot.routes is not None:
         addresses = _of_routes(snapshot.routes)
+    if addresses is None and not given.addresses:
+        addresses = _of_node(snapshot, assumed)
     for text in given.addresses:
         value, _, dev = text.replace("=", "@").partition("@")
         if dev and not _looks_like_ip(value):
@@ -145,6 +147,17 @@ def _of_routes(routes: Sequence[Route]) -> list[Address] | None:
         if known is None or known.length == bits:
             found[route.dev, route.src] = Address(route.dev, route.src, length, "global", route.where)
     return list(found.values()) or None
+
+
+def _of_node(snapshot: Snapshot, assumed: list[str]) -> list[Address] | None:
+    """The addresses of this node's Node object, where nothing else tells any."""
+    node = snapshot.node
+    found = []
+    for text in node_addresses(node) if node is not None else ():
+        if _looks_like_ip(text):
+            found.append(Address(UNKNOWN, text, 128 if ":" in text else 32, "global", "Node"))
+            assumed.append(f"{text} is an address of this node (its Node object)")
+    return found or None
 
 
 def _looks_like_ip(text: str) -> bool:
