@@ -1,7 +1,8 @@
 """A picture of this host, to compare before and after: what `podwire down` must leave as it was.
 
-Labs of other names than the tests' (t-…) may be up meanwhile, the shared one among them; their logs grow and their
-interfaces come and go, so what is theirs by name is left out.
+Labs of other names than those whose end is tested (t-…) may be up meanwhile, the shared one among them; their logs
+grow and their interfaces come and go, so what is theirs by name is left out. A name of more than 12 characters gives the
+interface a hash for a name, which would be taken for another lab's: keep t-… short.
 """
 
 import os

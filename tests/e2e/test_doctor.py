@@ -18,7 +18,7 @@ NODE = "node-1"
 def sick():
     """A lab that the tests of this module break and mend; a Service with NodePort, one with UDP, pods on both nodes."""
     require("root", "kubectl", "iptables", "vxlan", "bridge-device")
-    lab = Lab("t-doctor")
+    lab = Lab("doctor")
     lab.podwire("down")
     lab.podwire("up", "--nodes", "2")
     lab.kubectl("create", "deployment", "web", "--image=web", "--port=80", "--replicas=4")

@@ -78,7 +78,7 @@ def test_an_up_that_is_killed_half_way_is_cleaned_up_by_down(before, seconds):
 
 @pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGINT, signal.SIGINT], [signal.SIGTERM]])
 def test_an_up_that_is_interrupted_takes_itself_down(before, signals):
-    lab = Lab("t-interrupted")
+    lab = Lab("t-stopped")
     up = subprocess.Popen(
         [sys.executable, "-P", "-m", "podwire", "up", "--name", lab.name],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -190,7 +190,7 @@ def test_a_resting_lab_is_small(lab):
         (["node", "exec", "--name", "nowhere", "node-1", "--", "true"], 2, "there is no lab nowhere"),
         (["status", "--name", "nowhere"], 2, "there is no lab nowhere"),
         (["kubelet", "--kubeconfig", "/nonexistent", "--node-ip", "127.0.0.1"], 2, "/nonexistent"),
-        (["kubelet"], 2, "Missing option"),
+        (["kubelet"], 2, "required: --node-ip"),
     ],
 )
 def test_wrong_use_is_one_clear_line(arguments, status, said):
