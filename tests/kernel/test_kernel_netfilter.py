@@ -58,6 +58,38 @@ def test_the_size_of_a_legacy_table_shows_a_flush(node):
     assert node.call(lambda: netfilter.legacy_entries(4, "no-such-table")) is None
 
 
+@pytest.mark.parametrize("version", [4, 6])
+def test_the_digest_of_a_legacy_table_shows_a_rule_replaced_by_one_of_its_size_and_no_traffic(node, version):
+    program, address = ("iptables-legacy", "127.0.0.1") if version == 4 else ("ip6tables-legacy", "::1")
+
+    def digest():
+        return node.call(lambda: netfilter.legacy_digest(version, "filter"))
+
+    def replace(port):
+        match = ("-m", "statistic", "--mode", "nth", "--every", "2", "--packet", "0")
+        node.run(program, "-R", "OUTPUT", "1", "-p", "udp", "--dport", str(port), *match, "-j", "DROP")
+
+    node.run(program, "-A", "OUTPUT", "-j", "DROP")
+    replace(80)
+    before = digest()
+
+    def send():
+        with socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+            for _ in range(5):
+                try:
+                    sock.sendto(b"x", (address, 80))
+                except PermissionError:
+                    pass  # every second one
+
+    node.call(send)
+    assert digest() == before
+    replace(81)
+    assert digest() != before
+    replace(80)
+    assert digest() == before
+    assert node.call(lambda: netfilter.legacy_digest(version, "no-such-table")) is None
+
+
 @pytest.mark.parametrize("backend", ["nft", "legacy"])
 def test_the_trace_explains_our_own_writes_and_doubts_those_of_others(node, backend):
     door = Iptables(4, f"-{backend}")
@@ -73,7 +105,8 @@ def test_the_trace_explains_our_own_writes_and_doubts_those_of_others(node, back
         trace.settled("IPv4")
         write("*nat\n:A - [0:0]\n-A A -j RETURN\n-A A -j RETURN\nCOMMIT\n*filter\n:B - [0:0]\nCOMMIT\n")
         assert not trace.doubted("IPv4")
-        door.restore("*nat\n:A - [0:0]\nCOMMIT\n")  # somebody else
+        # Somebody else, and as many rules and bytes as there were.
+        door.restore("*nat\n:A - [0:0]\n-A A -j RETURN\n-A A -j ACCEPT\nCOMMIT\n")
         assert trace.doubted("IPv4")
         assert trace.doubted("IPv4"), "until somebody looked"
         trace.settled("IPv4")

@@ -200,6 +200,13 @@ def test_a_big_first_sync_in_parts_ends_in_the_same_rules_as_one_in_one():
         lambda tables: tables["mangle"].pop("KUBE-PROXY-CANARY"),
         lambda tables: tables["nat"].clear(),
         lambda tables: [rules.clear() for chain, rules in tables["nat"].items() if chain.startswith("KUBE-SEP-")],
+        # The fake is a legacy kernel: what is replaced by as much is noticed too.
+        lambda tables: tables["nat"]["KUBE-POSTROUTING"].__setitem__(0, "-j RETURN"),
+        lambda tables: [
+            rules.__setitem__(1, "-p tcp -m tcp -j DNAT --to-destination 10.9.9.9:9")
+            for chain, rules in tables["nat"].items()
+            if chain.startswith("KUBE-SEP-")
+        ],
     ],
 )
 def test_a_flush_of_a_chain_or_a_table_is_damage_and_a_full_sync_repairs_it(harm):
@@ -219,6 +226,21 @@ def test_a_flush_of_a_chain_or_a_table_is_damage_and_a_full_sync_repairs_it(harm
             proxy.kernel.tables[table].setdefault(chain, [])
     proxy.run(full=True)
     assert proxy.rules() == good
+    assert proxy.sync.damaged() == []
+
+
+def test_a_kernel_that_prints_rules_in_other_words_is_not_written_over_and_over():
+    count = 0
+    proxy = Proxy()
+    proxy.sync = IptablesSync(proxy.state, proxy.kernel, Trace(lambda: count))
+    proxy.apply(web("10.244.1.5"))
+    printed = proxy.kernel.save
+    proxy.kernel.save = lambda table="": printed(table).replace("--set-xmark", "--set-mark")
+    proxy.run()
+    count = 1
+    assert proxy.sync.damaged()
+    proxy.run(full=True)
+    count = 2
     assert proxy.sync.damaged() == []
 
 

@@ -4,8 +4,8 @@ iptables-nft-save on a node with 2,000 Services takes seconds; a kernel dump of 
 whether anybody changed anything since we last looked is one number:
 
 * nf_tables counts every committed transaction of a network namespace in its *generation* (NFT_MSG_GETGEN).
-* x_tables (the legacy backend) has no such number, but getsockopt IPT_SO_GET_INFO tells how many entries and bytes a table
-  has, which a flush of any chain changes.
+* x_tables (the legacy backend) has no such number. getsockopt IPT_SO_GET_INFO tells how many entries and bytes a table has,
+  which a flush of any chain changes; for certainty IPT_SO_GET_ENTRIES gives the whole table, to be hashed.
 
 Sources: linux/netfilter/nf_tables.h, linux/netfilter/nfnetlink.h, linux/netfilter_ipv4/ip_tables.h.
 """
@@ -19,6 +19,10 @@ import struct
 from podwire.errors import KernelError, NotFound
 from podwire.kernel import wire
 from podwire.kernel.channel import NETLINK_NETFILTER, Channel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # linux/netfilter/nfnetlink.h, nf_tables.h
 NFNL_SUBSYS_NFTABLES = 10
@@ -35,6 +39,10 @@ NFPROTO = {4: 2, 6: 10}  # IP version to NFPROTO_IPV4, NFPROTO_IPV6
 
 # linux/netfilter_ipv4/ip_tables.h, linux/netfilter_ipv6/ip6_tables.h: the same number, on a raw socket of the family
 _GET_INFO = 64
+_GET_ENTRIES = 65
+# struct ipt_entry, ip6t_entry: the packet's match, nfcache, target_offset, next_offset, comefrom, counters. Where
+# next_offset stands, and how long it all is.
+_ENTRY = {4: (90, 112), 6: (142, 168)}
 _INFO = struct.Struct("=32sI5I5III")
 
 _NFGENMSG = struct.Struct("!BBH")  # family, version, resource id
@@ -89,6 +97,21 @@ def nft_has_chain(family: str, table: str, name: str, netns_fd: int | None = Non
     return _there(NFT_MSG_GETCHAIN, body, "chain", name, netns_fd)
 
 
+def iptables_may_have(version: int, table: str, chain: str) -> bool:
+    """Whether it is worth starting iptables (version 4) or ip6tables (6) to look for a chain: a program takes 5 ms, this 0.1.
+
+    It is if nf_tables has the chain, or the legacy table is in use at all in this network namespace.
+    """
+    family = "ip" if version == 4 else "ip6"
+    if nft_has_chain(family, table, chain):
+        return True
+    try:
+        with open(f"/proc/thread-self/net/{family}_tables_names", "rb", buffering=0) as file:
+            return table.encode() in file.read(4096).split()
+    except OSError:
+        return False  # the kernel has no legacy tables
+
+
 def _there(message: int, body: bytes, noun: str, name: str, netns_fd: int | None) -> bool:
     with Channel(NETLINK_NETFILTER, netns_fd) as channel:
         try:
@@ -127,12 +150,68 @@ def _get_info(fd: int, level: int, table: str) -> tuple[int, int] | None:
     import ctypes
 
     buffer = ctypes.create_string_buffer(table.encode(), _INFO.size)
-    length = ctypes.c_uint32(_INFO.size)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.getsockopt(fd, level, _GET_INFO, buffer, ctypes.byref(length)) != 0:
-        number = ctypes.get_errno()
-        if number in (errno.ENOENT, errno.ENOPROTOOPT):
-            return None
-        raise KernelError.of(number, "reading the size of the x_tables table", table)
+    if not _getsockopt(fd, level, _GET_INFO, ctypes.addressof(buffer), _INFO.size, table):
+        return None
     fields = _INFO.unpack(buffer.raw)
     return fields[-2], fields[-1]
+
+
+def _getsockopt(fd: int, level: int, option: int, address: int, size: int, table: str) -> bool:
+    """Have the kernel fill `size` bytes at `address`; False when there is no such table."""
+    import ctypes
+
+    length = ctypes.c_uint32(size)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.getsockopt(fd, level, option, ctypes.c_void_p(address), ctypes.byref(length)) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOENT, errno.ENOPROTOOPT):
+        return False
+    raise KernelError.of(number, "reading the x_tables table", table)
+
+
+def legacy_digest(version: int, table: str) -> bytes | None:
+    """A hash over everything in an x_tables table but its counters; None when there is no such table.
+
+    It copies the table, some 400 bytes a rule. Raises KernelError, with EAGAIN when somebody changes the table meanwhile.
+    """
+    import ctypes
+    import mmap
+    from hashlib import blake2b
+
+    size = legacy_entries(version, table)
+    if size is None:
+        return None
+    family, level = (_socket.AF_INET, _socket.IPPROTO_IP) if version == 4 else (_socket.AF_INET6, _socket.IPPROTO_IPV6)
+    name, length = struct.pack("=32sI4x", table.encode(), size[1]), size[1]
+    sock = _socket.socket(family, _socket.SOCK_RAW | _socket.SOCK_CLOEXEC, _socket.IPPROTO_RAW)
+    # A mapping goes back to the system as soon as it is closed, whatever else was allocated meanwhile.
+    buffer = mmap.mmap(-1, len(name) + length)
+    try:
+        buffer[: len(name)] = name
+        view = ctypes.c_char.from_buffer(buffer)
+        try:
+            if not _getsockopt(sock.fileno(), level, _GET_ENTRIES, ctypes.addressof(view), len(name) + length, table):
+                return None
+        finally:
+            del view
+        digest = blake2b(digest_size=16)
+        with memoryview(buffer) as whole, whole[len(name) :] as entries:
+            _hash_entries(digest.update, entries, *_ENTRY[version])
+        return digest.digest()
+    finally:
+        buffer.close()
+        sock.close()
+
+
+def _hash_entries(update: Callable[[memoryview], object], entries: memoryview, place: int, header: int) -> None:
+    """Feed all entries without their counters, and without comefrom, which is the kernel's own note."""
+    next_offset = struct.Struct("=H").unpack_from
+    at, end = 0, len(entries)
+    while at < end:
+        (length,) = next_offset(entries, at + place)
+        if length < header:
+            raise KernelError.of(errno.EPROTO, "reading the x_tables table")
+        update(entries[at : at + place + 2])
+        update(entries[at + header : at + length])
+        at += length

@@ -65,6 +65,7 @@ class IptablesSync:
         self._endpoints = 0
         self._commits = 0
         self._restores = 0
+        self._altered: list[str] = []  # what was found altered, and written anew
 
     def sync(self, settings: Settings, touched: Iterable[str], *, full: bool = False) -> Outcome:
         """Make the kernel hold what the state says; `touched` names the Services that changed since the last call.
@@ -153,10 +154,20 @@ class IptablesSync:
             for name in self._state.services()
             for view in self._state.views(name, settings.zone)
         )
-        found = damage(Expected(rules, settings), self._door, settings.family.version)
-        if not found:
+        own: dict[str, int] = {}
+        for ports in (self._services or {}).values():
+            for port in ports:
+                own |= port.record.own
+        missing, altered = damage(Expected(rules, settings), own, self._door, settings.family.version)
+        if altered and altered == self._altered:
+            # All was written anew and they are still so: this iptables prints them in other words.
+            log.debug("rules are shown otherwise than they were written", extra={"kv": {"first": altered[0]}})
+            altered = []
+        else:
+            self._altered = altered
+        if not missing and not altered:
             self._trace.settled(settings.family.name)
-        return found
+        return missing + altered
 
     def rule_counts(self) -> dict[str, int]:
         """How many rules of ours the tables filter and nat have, jumps from built-in chains not counted."""
