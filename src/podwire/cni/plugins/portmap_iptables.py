@@ -95,16 +95,26 @@ def container_rules(conf: Conf, net: Prefix) -> list[Rule]:
     for mapping in conf.mappings:
         if mapping.serves(net.ip.bits):
             rules += _mapping_rules(conf, net, chain, mapping)
+    rules += entry_rules(conf, net.ip.bits)
+    return [rule for index, rule in enumerate(rules) if rule not in rules[:index]]
+
+
+def entry_rules(conf: Conf, bits: int) -> list[Rule]:
+    """The rules that lead to a container's chain: one a protocol, or more for many ports."""
+    rules = []
+    chain = container_chain(conf.name, conf.container_id)
     ports: dict[str, list[str]] = {}
     for mapping in conf.mappings:
+        if mapping.wrong:  # no ADD made a rule for it
+            continue
         ports.setdefault(mapping.protocol, []).append(str(mapping.host_port))
     said = ["-m", "comment", "--comment", comment(conf.name, conf.container_id), "-m", "multiport"]
     for protocol in sorted(ports):
         for start in range(0, len(ports[protocol]), _PORTS_A_RULE):
             listed = ",".join(ports[protocol][start : start + _PORTS_A_RULE])
-            entry = [*said, "-p", protocol, "--destination-ports", listed, *conf.conditions[net.ip.bits], "-j", chain]
+            entry = [*said, "-p", protocol, "--destination-ports", listed, *conf.conditions[bits], "-j", chain]
             rules.append(Rule(DNAT_CHAIN, entry))
-    return [rule for index, rule in enumerate(rules) if rule not in rules[:index]]
+    return rules
 
 
 def _mapping_rules(conf: Conf, net: Prefix, chain: str, mapping: Mapping) -> list[Rule]:
@@ -154,8 +164,9 @@ class Backend:
 
     def unforward(self, conf: Conf) -> None:
         """Remove the container's chain and what leads there. Raises RestoreRefused."""
+        chain = container_chain(conf.name, conf.container_id)
         for bits in (32, 128):
-            remove(bits, container_chain(conf.name, conf.container_id), DNAT_CHAIN)
+            remove(bits, chain, DNAT_CHAIN, [rule.line("-D") for rule in entry_rules(conf, bits)])
             remove(bits, naming.cni_chain(conf.name, conf.container_id, "SN-"), OLD_SNAT_CHAIN)
 
 
@@ -203,12 +214,18 @@ def _check(tables: Iptables, rules: list[Rule], where: str, family: str) -> None
         ) from None
 
 
-def remove(bits: int, chain: str, entry: str) -> None:
-    """Remove a chain and the rules of `entry` that lead there, however many. Raises RestoreRefused."""
+def remove(bits: int, chain: str, entry: str, expected: list[str] | None = None) -> None:
+    """Remove a chain and the rules of `entry` that lead there, however many; `expected` are the lines that usually do it.
+
+    Raises RestoreRefused.
+    """
     if not _may_have(bits, chain):
         return
     tables = _tables(bits)
+    away = [f"-F {chain}", f"-X {chain}"]
     try:
+        if expected and _accepts(tables, _transaction([*expected, *away])):
+            return
         if not tables.has_chain("nat", chain):
             return
         leading = [rule for rule in tables.rules("nat", entry) if rule.endswith(f"-j {chain}")]
@@ -216,24 +233,15 @@ def remove(bits: int, chain: str, entry: str) -> None:
         return
     except CommandFailed:
         leading = []  # no such entry chain
-    lines = [f"-D {entry} {rule}" for rule in leading]
     try:
-        tables.restore(_transaction([*lines, f"-F {chain}", f"-X {chain}"]))
+        tables.restore(_transaction([*(f"-D {entry} {rule}" for rule in leading), *away]))
     except RestoreRefused:
         if tables.has_chain("nat", chain):  # else another DEL of the same attachment was quicker
             raise
 
 
 def _may_have(bits: int, chain: str) -> bool:
-    """Whether it is worth starting a program to look: nf_tables has the chain, or the legacy nat table is in use."""
-    family = "ip" if bits == 32 else "ip6"
-    if netfilter.nft_has_chain(family, "nat", chain):
-        return True
-    try:
-        with open(f"/proc/thread-self/net/{family}_tables_names", "rb", buffering=0) as file:
-            return b"nat" in file.read(4096).split()
-    except OSError:
-        return False  # the kernel has no legacy tables
+    return netfilter.iptables_may_have(4 if bits == 32 else 6, "nat", chain)
 
 
 def collect(network: str, valid: set[str]) -> None:
