@@ -135,7 +135,14 @@ ENV = "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.1.1/24\nFLANNEL_MTU=
 SS = 'tcp LISTEN 0 128 0.0.0.0:30080 0.0.0.0:* users:(("nginx",pid=7,fd=3))\n'
 VERSION = json.dumps({"cniVersion": "0.4.0", "supportedVersions": ["0.1.0", "0.3.1", "0.4.0"]})
 
+MASQUERADED = (
+    "-A KUBE-SVC-AAAAAAAAAAAAAAAA ! -s 10.200.0.0/16 -d 10.96.0.7/32 -p tcp -m tcp --dport 80 -j KUBE-MARK-MASQ"
+)
+WARNING = "# Warning: iptables-legacy tables present, use iptables-legacy-save to see them\n"
+
 SITUATIONS = [
+    ("kube-proxy's other cluster", {"node.json": json.dumps(node("n1", 1)), "iptables-save.txt": service_rules().replace("-A KUBE-SVC-AAAAAAAAAAAAAAAA -m", f"{MASQUERADED}\n-A KUBE-SVC-AAAAAAAAAAAAAAAA -m")}, {"proxy-cluster-cidr"}),
+    ("half of the rules", {"iptables-save.txt": service_rules() + WARNING}, {"dump-incomplete"}),
     ("healthy overlay", overlay(), set()),
     ("route lost", overlay(**{"ip-route.txt": "default via 192.0.2.254 dev eth0\n10.244.1.0/24 dev cni0\n"}), {"overlay-entries"}),
     ("route by the gateway", overlay(**{"ip-route.txt": "10.244.1.0/24 dev cni0\n10.244.2.0/24 via 192.0.2.254 dev eth0\n"}), {"overlay-entries"}),

@@ -138,7 +138,7 @@ def look_env_stale(node: Node) -> Iterator[Said]:
     if all(subnet.network != one.network for one in own):
         yield Said(
             [Evidence(f"FLANNEL_SUBNET is of {subnet.network}", subnet.where), Evidence(f"the Node's podCIDR is {own[0].network}", own[0].where)],
-            ["kubectl -n kube-flannel delete pod -l app=flannel --field-selector spec.nodeName=" + node.title],
+            ["kubectl -n kube-flannel delete pod -l app=flannel --field-selector spec.nodeName=" + node.name],
         )  # fmt: skip
 
 
@@ -186,7 +186,7 @@ def look_bridge_address(node: Node) -> Iterator[Said]:
     yield Said(
         evidence,
         [
-            f"kubectl drain {node.title} --ignore-daemonsets",
+            f"kubectl drain {node.name} --ignore-daemonsets",
             f"ip link set {bridge} down && ip link del {bridge}",
             f"remove what is left of {wrong.interface.network} in /var/lib/cni/networks, then start the pods again",
         ],

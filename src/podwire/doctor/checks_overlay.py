@@ -47,7 +47,7 @@ def look_peers(node: Node) -> Iterator[Said]:
         return
     announced = kind == "vxlan" and bool(annotation(snapshot.node, "backend-data"))
     if announced and snapshot.links is not None and device is None:
-        selector = f"-l app=flannel --field-selector spec.nodeName={node.title}"
+        selector = f"-l app=flannel --field-selector spec.nodeName={node.name}"
         where = snapshot.links[0].where if snapshot.links else "ip link"
         evidence = [Evidence("there is no flannel.1 among the devices, though this Node announces a vxlan VTEP", where)]
         yield Said(evidence, [f"kubectl -n kube-flannel delete pod {selector}"], title="flannel.1 is gone")
@@ -99,7 +99,7 @@ def _entries_missing(node: Node, item: Object, network: Network, device: str) ->
 
 
 def _entries_said(node: Node, missing: list[Evidence]) -> Said:
-    selector = f"-l app=flannel --field-selector spec.nodeName={node.title}"
+    selector = f"-l app=flannel --field-selector spec.nodeName={node.name}"
     devices = "interface-name:flannel*;interface-name:cni*;interface-name:veth*"
     return Said(
         missing[:20],

@@ -52,6 +52,12 @@ class Node:
         """How the node is called."""
         return self.snapshot.title
 
+    @property
+    def name(self) -> str:
+        """The Node's name for a command line; NODE where the input does not tell it."""
+        snapshot = self.snapshot
+        return snapshot.hostname or (name_of(snapshot.node) if snapshot.node else "") or "NODE"
+
     # -- rules -------------------------------------------------------------------------------------------------------
 
     @cached_property

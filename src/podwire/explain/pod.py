@@ -442,7 +442,7 @@ def _peers(pod: _Pod, snapshots: Sequence[Snapshot]) -> list[Step]:
 
 
 def as_json(way: Way) -> dict[str, Any]:
-    """The answer as JSON; the schema is in docs/explain.md."""
+    """The answer as JSON; the schema is in docs/explain-pod.md."""
     return {
         "answer": way.answer,
         "node": way.node,

@@ -414,7 +414,12 @@ class Snapshot:
     @property
     def title(self) -> str:
         """How to call this node in a sentence."""
-        return self.hostname or self.label or (name_of(self.node) if self.node else "") or "this node"
+        return (
+            self.hostname
+            or self.label
+            or (name_of(self.node) if self.node else "")
+            or ("this node" if self.live else "the node")
+        )
 
 
 def name_of(item: Object) -> str:

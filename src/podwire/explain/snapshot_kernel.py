@@ -183,7 +183,7 @@ def neighbours() -> str:
                 "state": [name for bit, name in _STATES if entry.state & bit],
             }
             for entry in found
-            if entry.ip
+            if entry.ip and not entry.state & NUD_NOARP  # as `ip neigh`: multicast's entries are nobody's
         ]
     )
 

@@ -22,6 +22,7 @@ _LINK = re.compile(r"^(\d+): ([^\s:@]+)(?:@(\S+))?: <([^>]*)>(.*)$")
 def links_json(value: Any, where: str) -> list[Link]:
     """`ip -j [-d] link`, `ip -j addr`, `bridge -j -d link`."""
     found = []
+    indexes = {text_of(row, "ifname"): number_of(row, "ifindex") for row in rows(value)}
     for row in rows(value):
         name = text_of(row, "ifname")
         if not name:
@@ -41,7 +42,8 @@ def links_json(value: Any, where: str) -> list[Link]:
                 flags=frozenset(str(flag) for flag in flags) if isinstance(flags, list) else frozenset(),
                 state=text_of(row, "operstate") or text_of(row, "state"),
                 master=text_of(row, "master"),
-                peer=number_of(row, "link_index"),
+                # A peer in the same namespace is printed by name.
+                peer=number_of(row, "link_index") or indexes.get(text_of(row, "link"), 0),
                 vxlan=_vxlan(data) if kind == "vxlan" else None,
                 hairpin=hairpin if isinstance(hairpin, bool) else None,
                 alias=text_of(row, "ifalias"),

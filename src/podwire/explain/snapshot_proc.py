@@ -20,12 +20,12 @@ _SECRET = re.compile(r"((?:token|password|secret|key-data)[\w-]*[= ])\S+", re.IG
 
 
 def sockets() -> str:
-    """As `ss -H -tuanp`, from /proc/net."""
+    """As `ss -H -tuanp`, from /proc/thread-self/net: that of the namespace this thread is in."""
     owners = _owners()
     lines = []
     for name in ("tcp", "tcp6", "udp", "udp6"):
         try:
-            with open(f"/proc/net/{name}") as file:
+            with open(f"/proc/thread-self/net/{name}") as file:
                 rows = file.read().splitlines()[1:]
         except OSError:
             continue  # a kernel without IPv6

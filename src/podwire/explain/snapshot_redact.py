@@ -33,8 +33,8 @@ _KEPT = [
         "::/8", "64:ff9b::/96", "2001:db8::/32", "fc00::/7", "fe80::/10", "ff00::/8",
     )
 ]  # fmt: skip
-_V4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)(?!\.\d)")
-_V6 = re.compile(r"(?<![\w:.])(?=[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:)[0-9A-Fa-f:]{3,39}(?![\w:])")
+_V4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)(?!\.\d)(?:/\d{1,2}(?!\d))?")
+_V6 = re.compile(r"(?<![\w:.])(?=[0-9A-Fa-f:]*:[0-9A-Fa-f:]*:)[0-9A-Fa-f:]{3,39}(?![\w:])(?:/\d{1,3}(?!\d))?")
 _WELL_KNOWN = frozenset(
     [
         "default",
@@ -119,13 +119,23 @@ class Redactor:
         return text
 
     def address(self, shown: str) -> str:
-        """An address, or what only looks like one, replaced where it must be."""
+        """An address with or without a prefix length, or what only looks like one, replaced where it must be."""
         if shown not in self._addresses:
+            text, slash, length = shown.partition("/")
             try:
-                address = ip_address(shown)
+                address = ip_address(text)
+                network = ip_network(shown) if slash else None
             except ValueError:
-                return shown
-            self._addresses[shown] = str(self._map(address))
+                # An address with host bits (10.0.0.1/24) is one of an interface and keeps them.
+                network = None
+                try:
+                    address = ip_address(text)
+                except ValueError:
+                    return shown
+            mapped = self._map(address)
+            if network is not None:
+                mapped = ip_network(f"{mapped}/{length}", strict=False).network_address
+            self._addresses[shown] = f"{mapped}{slash}{length}"
         return self._addresses[shown]
 
     def _map(self, address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
