@@ -44,13 +44,15 @@ def test_down_leaves_the_host_as_it_was_and_can_be_run_twice(before):
     assert_nothing_is_left(before)
 
 
-@pytest.mark.parametrize("component", ["holder", "apiserver", "cri"])
+@pytest.mark.parametrize("component", ["holder", "apiserver", "cri", "underlay"])
 def test_down_leaves_nothing_after_a_part_was_killed(before, component):
     lab = Lab("t-crash")
     lab.podwire("up", "--nodes", "1")
     lab.kubectl("run", "one", "--image=web", "--port=80")
     lab.kubectl("wait", "--for=condition=Ready", "pod/one", "--timeout=20s")
-    if component == "holder":
+    if component == "underlay":
+        os.kill(lab.status()["underlayHolder"]["pid"], signal.SIGKILL)
+    elif component == "holder":
         machine = next(machine for machine in lab.status()["machines"] if machine["name"] == "node-1")
         os.kill(machine["holder"]["pid"], signal.SIGKILL)
     else:

@@ -9,6 +9,7 @@ from podwire.errors import ApiError, PodwireError
 from podwire.kube.client import Client
 from podwire.kube.kinds import NODES
 from podwire.lab.state import Component, Folder, Process
+from podwire.lab.topology import UNDERLAY
 
 _TICKS = 100  # USER_HZ, which the kernel shows to user space as 100 on every architecture podwire knows
 
@@ -37,9 +38,16 @@ def of(name: str) -> dict[str, Any]:
                 "components": [_component(component) for component in folder.components(machine.name)],
             }
         )
-    healthy = not problem and all(
-        machine["holder"]["alive"] and machine["ready"] is not False and all(c["alive"] for c in machine["components"])
-        for machine in machines
+    wires = _process(folder.holder(UNDERLAY))
+    healthy = (
+        not problem
+        and wires["alive"]
+        and all(
+            machine["holder"]["alive"]
+            and machine["ready"] is not False
+            and all(c["alive"] for c in machine["components"])
+            for machine in machines
+        )
     )
     return {
         "name": name,
@@ -47,6 +55,7 @@ def of(name: str) -> dict[str, Any]:
         "api": problem or "answers",
         "kubeconfig": folder.kubeconfig,
         "underlay": str(topology.underlay),
+        "underlayHolder": wires,
         "hostInterface": topology.host_link,
         "clusterCIDR": str(topology.cluster_cidr),
         "serviceClusterIPRange": str(topology.service_cidr),
@@ -92,12 +101,18 @@ def text(lab: dict[str, Any]) -> str:
     lines = [
         f"lab {lab['name']}: {'healthy' if lab['healthy'] else 'NOT healthy'}; API {lab['api']}",
         f"  kubeconfig {lab['kubeconfig']}",
-        f"  underlay {lab['underlay']} (host interface {lab['hostInterface']})",
+        f"  underlay {lab['underlay']} ({_wires(lab)})",
         f"  pods {lab['clusterCIDR']}, services {lab['serviceClusterIPRange']}",
         "",
         f"  {'MACHINE':<14} {'ADDRESS':<15} {'PODCIDR':<18} {'STATUS':<9} COMPONENTS",
     ]
     return "\n".join([*lines, *(_machine_text(machine) for machine in lab["machines"])])
+
+
+def _wires(lab: dict[str, Any]) -> str:
+    if lab["underlayHolder"]["alive"]:
+        return f"host interface {lab['hostInterface']}"
+    return "dead: nothing connects the machines any more"
 
 
 def _machine_text(machine: dict[str, Any]) -> str:
