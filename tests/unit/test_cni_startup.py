@@ -140,3 +140,14 @@ def test_the_executable_runs_with_nothing_in_its_environment(name, tmp_path):
 def test_the_executable_uses_neither_site_nor_the_users_environment():
     assert re.match(r"#!/\S+/python\S* -IS\n", stub("bridge"))
     assert package_root() in stub("bridge")
+
+
+def test_broken_json_is_told_as_such_though_nothing_has_imported_json(tmp_path):
+    path = tmp_path / "bridge"
+    path.write_text(stub("bridge"))
+    path.chmod(0o755)
+    env = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "x", "CNI_NETNS": "/x", "CNI_IFNAME": "eth0", "CNI_PATH": "/"}
+    done = subprocess.run([path], env=env, input="{", capture_output=True, text=True, check=False)
+    assert json.loads(done.stdout)["code"] == 6
+    assert "error unmarshall network config" in json.loads(done.stdout)["msg"]
+    assert done.stderr == ""

@@ -58,6 +58,11 @@ def decode(data: bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = N
         raise TextError(f"invalid character {stripped[at]!r} looking for beginning of value") from None
     except TextError:
         raise
+    except (
+        SystemError
+    ):  # the C scanner takes the class of its error from json.decoder, and has none until that is imported
+        __import__("json.decoder")
+        return decode(data, pairs)
     except (ValueError, RecursionError) as error:
         raise TextError(f"invalid JSON: {error}") from None
     if end != len(stripped):
