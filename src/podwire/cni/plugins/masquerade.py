@@ -81,7 +81,8 @@ def setup(owned: Attachment, ips: list[Prefix], backend: str) -> None:
 def teardown(owned: Attachment, ips: list[Prefix]) -> None:
     """Undo it, whichever backend did it and whether or not the addresses are still known."""
     for bits in (32, 128):
-        _teardown_iptables(_iptables(bits), owned, [ip for ip in ips if ip.ip.bits == bits])
+        if netfilter.iptables_may_have(4 if bits == 32 else 6, "nat", owned.chain):
+            _teardown_iptables(_iptables(bits), owned, [ip for ip in ips if ip.ip.bits == bits])
     handles = _nft_handles(owned.nft_comment.partition(",")[0])
     if handles:
         _nft(_nft_delete(handles))
