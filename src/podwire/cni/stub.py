@@ -117,19 +117,30 @@ def ask(plugin: str, ident: bytes, folder: str = FOLDER) -> tuple[int, bytes] | 
         return None
     import _socket
 
+    peer = _socket.socket(_AF_UNIX, _SOCK_SEQPACKET | _SOCK_CLOEXEC)
     try:
-        peer = _socket.socket(_AF_UNIX, _SOCK_SEQPACKET | _SOCK_CLOEXEC)
         timeout = _PATIENCE.to_bytes(8, sys.byteorder) + bytes(8)  # struct timeval
         peer.setsockopt(_SOL_SOCKET, _SO_RCVTIMEO, timeout)
         peer.setsockopt(_SOL_SOCKET, _SO_SNDTIMEO, timeout)
         peer.connect(f"{folder}/{SOCKET}")
         if peer.getsockopt(_SOL_SOCKET, _SO_PEERCRED, 12)[4:8] != bytes(4):  # struct ucred: pid, uid, gid
             return None
-        rights = b"".join([fd.to_bytes(4, sys.byteorder) for fd in _descriptors()])
-        peer.sendmsg([ident + plugin.encode()], [(_SOL_SOCKET, _SCM_RIGHTS, rights)])
-    except OSError:
+        _send(peer, ident + plugin.encode())
+        return _answer(peer)
+    except OSError:  # only before the request was sent: _answer raises none
         return None
-    return _answer(peer)
+    finally:
+        peer.close()
+
+
+def _send(peer: socket, request: bytes) -> None:
+    handed = _descriptors()
+    try:
+        rights = b"".join([fd.to_bytes(4, sys.byteorder) for fd in handed])
+        peer.sendmsg([request], [(_SOL_SOCKET, _SCM_RIGHTS, rights)])
+    finally:
+        for fd in handed[2:]:
+            posix.close(fd)
 
 
 def _descriptors() -> list[int]:
@@ -149,8 +160,11 @@ def _answer(peer: socket) -> tuple[int, bytes] | None:
             message = peer.recv(LONGEST)
         except BlockingIOError:  # patience is over
             if not begun:
-                peer.shutdown(0)  # SHUT_RD: from here on the helper cannot say that it begins, and so does not
                 forbidden = True
+                try:
+                    peer.shutdown(0)  # SHUT_RD: from here on the helper cannot say that it begins, and so does not
+                except OSError:
+                    continue  # it is gone: what it said before can be read, and then the end
             continue
         except OSError:
             message = b""

@@ -33,7 +33,8 @@ class Process:
     def __init__(self, folder: int) -> None:
         self.folder = folder
         self.namespaces = tuple(self._id(f"ns/{kind}") for kind in _SAME)
-        self.root = self._id("root")
+        # The path too: a bind mount of / has the same inode, but perhaps not what is mounted below.
+        self.root = (os.readlink("root", dir_fd=folder), *self._id("root"))
         status = dict(line.split(b":\t", 1) for line in self.read("status").splitlines() if b":\t" in line)
         self.status = tuple(status.get(key, b"") for key in _COMPARED)
         self.umask = int(status.get(b"Umask", b"022"), 8)
