@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from podwire.explain.nft_eval import Lookup
+
 Expression = Any  # a word, a number, a list, or one of libnftables-json's objects
 Statement = dict[str, Any]
 
+#: A chain or a set of more rules or elements than this is put in order when it is read.
+MANY = 500
+_KINDS = {
+    "ipv4_addr": "ip", "ipv6_addr": "ip", "inet_proto": "proto", "inet_service": "port", "mark": "int", "ifname": "iface",
+}  # fmt: skip
 PRIORITY_NAMES = {"raw": -300, "mangle": -150, "dstnat": -100, "filter": 0, "security": 50, "srcnat": 100, "out": 100}
 
 
@@ -54,7 +61,7 @@ class NftChain:
 class NftSet:
     """A set, or a map (`is_map`): `elements` are pairs of a key and, in a map, a value."""
 
-    __slots__ = ("_elements", "_read", "cache", "dynamic", "is_map", "key_type", "name", "seconds")
+    __slots__ = ("_elements", "_lookups", "_read", "dynamic", "is_map", "key_type", "name")
 
     def __init__(
         self, name: str, *, is_map: bool, dynamic: bool, key_type: str, read: Callable[[], list[tuple[Expression, Any]]]
@@ -65,7 +72,7 @@ class NftSet:
         self.key_type = key_type
         self._read = read
         self._elements: list[tuple[Expression, Any]] | None = None
-        self.cache: dict[tuple[str, ...], Any] = {}
+        self._lookups: dict[tuple[str, ...], Lookup] = {}
 
     @property
     def elements(self) -> list[tuple[Expression, Any]]:
@@ -73,6 +80,20 @@ class NftSet:
         if self._elements is None:
             self._elements = self._read()
         return self._elements
+
+    def lookup(self, kinds: tuple[str, ...]) -> Lookup:
+        """Its elements by value, where the parts of a key are of these kinds; put in order once."""
+        if kinds not in self._lookups:
+            from podwire.explain.nft_eval import Lookup
+
+            self._lookups[kinds] = Lookup(kinds, self.elements)
+        return self._lookups[kinds]
+
+    def prepare(self) -> None:
+        """Put a set of many elements in order now, as the packets will ask for it."""
+        kinds = tuple([_KINDS.get(part.strip(), "") for part in self.key_type.split(" . ")])
+        if "" not in kinds and len(self.elements) > MANY:
+            self.lookup(kinds)
 
 
 class NftTable:

@@ -70,10 +70,7 @@ class Conditions:
             return Unknown(f"nft @{name}", f"set {name} is not in this input")
         if (f"{self.table.label} {name}", " . ".join([str(value) for value in values])) in way.packet.added:
             return (None,)
-        key = (id(found), kinds)
-        if key not in self._lookups:
-            self._lookups[key] = Lookup(kinds, found.elements)
-        return self._lookups[key].find(kinds, values)
+        return found.lookup(kinds).find(kinds, values)
 
     def _lookup(self, items: list[Any], kinds: tuple[str, ...], values: tuple[Any, ...]) -> tuple[Any] | Unknown | None:
         key = (id(items), kinds)

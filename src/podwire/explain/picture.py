@@ -15,6 +15,7 @@ from podwire.errors import UsageError
 from podwire.explain.facts import Facts, Recent
 from podwire.explain.hooks import Ruleset
 from podwire.explain.ipsets import read_ipsets
+from podwire.explain.nft import MANY
 from podwire.explain.packet import UNKNOWN
 from podwire.explain.read_iptables import read_texts
 from podwire.explain.read_listing import read_listing
@@ -236,7 +237,20 @@ def _ruleset(snapshot: Snapshot, table: str, warnings: list[str]) -> Ruleset:
     kept = [
         one for one in nft if not (one.name in _MANAGED and (one.family, one.name) in managed and _of_iptables(one))
     ]
+    _prepare(iptables, kept)
     return Ruleset(tuple(iptables), tuple(kept))
+
+
+def _prepare(iptables: list[IptablesRules], nft: list[NftTable]) -> None:
+    """Look through long chains and sets once, so that the first packet does not wait for it."""
+    for rules in iptables:
+        for table in rules.tables.values():
+            for chain in table.chains.values():
+                if len(chain.lines) > MANY:
+                    chain.prepare()
+    for one in nft:
+        for found in one.sets.values():
+            found.prepare()
 
 
 def _iptables(text: RuleText, table: str) -> list[IptablesRules]:

@@ -70,14 +70,19 @@ class RuleChain:
             row = self._rows[index] = RuleRow(index + 1, shown, _rule(line))
         return row
 
-    def rows_for(self, targets: set[tuple[Ip, int | None]]) -> Iterator[RuleRow]:
-        """The rules that may match a packet to one of these destinations; a port None may be any."""
+    def prepare(self) -> list[tuple[Ip | None, int | None]]:
+        """What each rule's text alone asks of the destination; worked out once."""
         if self._heads is None:
             self._heads = [_head(line) for line in self.lines]
+        return self._heads
+
+    def rows_for(self, targets: set[tuple[Ip, int | None]]) -> Iterator[RuleRow]:
+        """The rules that may match a packet to one of these destinations; a port None may be any."""
+        heads = self.prepare()
         addresses = {address for address, _ in targets}
         ports = {port for _, port in targets}
         any_port = None in ports
-        for index, (address, port) in enumerate(self._heads):
+        for index, (address, port) in enumerate(heads):
             if address is not None and address not in addresses:
                 continue
             if port is not None and not any_port and port not in ports:
