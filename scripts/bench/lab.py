@@ -1,25 +1,20 @@
-"""`make bench`: what a user waits for, on a real lab; each figure as minimum, median and maximum of several runs.
+"""The table "lab": what a user waits for, on a real lab; each figure as minimum, median and maximum of several runs.
 
-    lab start to ready              `podwire up` of three nodes, until it says so
-    pod create to podIP             from the answer to the POST until status.podIP is seen in a watch
-    pod IP to first NodePort answer from a Service's only pod having its address until the NodePort of a node answers
-
-Seconds of one machine say little about another's; the machine and its load are printed with them.
+lab start to ready              `podwire up` of three nodes, until it says so
+pod create to podIP             from the answer to the POST until status.podIP is seen in a watch
+pod IP to first NodePort answer from a Service's only pod having its address until the NodePort of a node answers
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import threading
 import time
 
-from rich.console import Console
 from rich.table import Table
 
 from podwire.kube.client import Client
@@ -98,8 +93,8 @@ def answers(address: str, port: int) -> bool:
         connection.close()
 
 
-def main() -> None:
-    """Measure and print."""
+def main() -> list[Table]:
+    """Measure; the table."""
     podwire("down", "--name", NAME)
     try:
         starts = lab_starts()
@@ -113,8 +108,7 @@ def main() -> None:
         measured = [one_pod(client, number, address) for number in range(PODS_MADE)]
     finally:
         podwire("down", "--name", NAME)
-    load = ", ".join(f"{value:.2f}" for value in os.getloadavg())
-    table = Table(title=f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}, load {load}")
+    table = Table(title="lab")
     for column in ("seconds", "runs", "min", "median", "max"):
         table.add_column(column, justify="left" if column == "seconds" else "right")
     for title, seconds in (
@@ -124,8 +118,4 @@ def main() -> None:
     ):
         figures = (min(seconds), statistics.median(seconds), max(seconds))
         table.add_row(title, str(len(seconds)), *(f"{figure:.3f}" for figure in figures))
-    Console(width=max(100, Console().width)).print(table)
-
-
-if __name__ == "__main__":
-    main()
+    return [table]
