@@ -59,7 +59,14 @@ def kube_proxy(
         bool,
         typer.Option("--dry-run", help="Print the rules for --objects as iptables-restore or nft reads them, and end."),
     ] = False,
-    objects: Annotated[list[str] | None, typer.Option(help="File with API objects, for --dry-run.")] = None,
+    diff: Annotated[
+        bool,
+        typer.Option(
+            "--diff",
+            help="Compare the kernel with what the API (or --objects) wants, and end: 0 equal, 1 different, 2 trouble.",
+        ),
+    ] = False,
+    objects: Annotated[list[str] | None, typer.Option(help="File with API objects, for --dry-run and --diff.")] = None,
     family: Annotated[
         str | None, typer.Option(help="ipv4 or ipv6, for --dry-run; the default is ipv4, in nftables mode both.")
     ] = None,
@@ -96,6 +103,8 @@ def kube_proxy(
     merged = settings.merge(config, flags)
     if dry_run:
         _print_rules(merged, objects or [], family)
+    elif diff:
+        raise typer.Exit(_print_difference(merged, objects or []))
     elif cleanup:
         from podwire.kubeproxy import daemon
 
@@ -118,6 +127,33 @@ def _write_drop_in(path: str, ports: str) -> None:
 
     reservation.write_drop_in(reservation.port_range(ports), path)
     print(f"{path} reserves {ports} at every boot; sysctl -p {path} does it now")
+
+
+def _print_difference(config: Config, paths: list[str]) -> int:
+    from podwire.errors import PodwireError
+    from podwire.kube.client import Client
+    from podwire.kubeproxy import difference, dry_run
+    from podwire.kubeproxy.daemon import host_name, interface_ips
+
+    node = host_name(config)
+    try:
+        if paths:
+            wanted = dry_run.load(paths)
+            for line in wanted.skipped:
+                print(f"podwire: left out {line}", file=sys.stderr)
+        else:
+            client = Client.from_kubeconfig(config.kubeconfig or None)
+            try:
+                wanted = difference.live(client, node)
+            finally:
+                client.close()
+        lines = difference.differences(wanted, config, node, interface_ips())
+    except PodwireError as error:
+        print(f"podwire: {error}", file=sys.stderr)
+        return 2
+    for line in lines:
+        print(line)
+    return 1 if lines else 0
 
 
 def _print_rules(config: Config, paths: list[str], family: str | None) -> None:

@@ -110,15 +110,29 @@ def _nftables(state: State, settings: Settings) -> str:
     return paper.text
 
 
-def _iptables(state: State, settings: Settings) -> Iterator[str]:
+def _iptables(state: State, settings: Settings, batch: int | None) -> Iterator[str]:
     views = [view for name in state.services() for view in state.views(name, settings.zone)]
     comments = sum(view.total for view in views) <= LARGE_CLUSTER_ENDPOINTS
     ports = (plan.record(translate(view, settings, endpoint_comments=comments)) for view in views)
-    return plan.full(ports, settings, EMPTY, None)
+    return plan.full(ports, settings, EMPTY, batch)
 
 
 def render(objects: Objects, config: Config, family: Family, node: str, interface_ips: frozenset[str]) -> str:
-    """What iptables-restore, ip6tables-restore or nft would read on `node` for this family.
+    """What iptables-restore, ip6tables-restore or nft would read on `node` for this family; see `texts`."""
+    return "".join(texts(objects, config, family, node, interface_ips))
+
+
+def texts(
+    objects: Objects,
+    config: Config,
+    family: Family,
+    node: str,
+    interface_ips: frozenset[str],
+    *,
+    batch: int | None = None,
+    forward_invalid: bool = False,
+) -> Iterable[str]:
+    """The same in pieces of about `batch` chains.
 
     `interface_ips` are the addresses of the machine this runs on. They count for --nodeport-addresses if the node's own is
     among them; else only the Node's addresses are known, and prefixes stand for the rest.
@@ -128,7 +142,9 @@ def render(objects: Objects, config: Config, family: Family, node: str, interfac
     on_node = bool(own & interface_ips)
     ips = interface_ips if on_node else own
     cidrs = objects.service_cidrs
-    settings = resolve(config, family, node, found, ips, service_cidrs=cidrs, on_node=on_node)
+    settings = resolve(
+        config, family, node, found, ips, service_cidrs=cidrs, on_node=on_node, forward_invalid=forward_invalid
+    )
     state = State(family, node)
     state.apply(objects.batch)
-    return _nftables(state, settings) if config.mode == "nftables" else "".join(_iptables(state, settings))
+    return [_nftables(state, settings)] if config.mode == "nftables" else _iptables(state, settings, batch)
