@@ -65,6 +65,7 @@ class Config:
     sync_period: float = 30.0
     min_sync_period: float = 1.0
     conntrack: Conntrack = Conntrack()
+    oom_score_adj: int | None = None
     node_port_reservation: str = "both"
     state_dir: str = "/run/podwire/kube-proxy"  # what must be found again after a restart, but not after a reboot
 
@@ -80,6 +81,8 @@ class Config:
         _one_of("nodePortReservation", self.node_port_reservation, NODE_PORT_RESERVATIONS)
         if not 0 <= self.masquerade_bit <= 31:
             raise UsageError("masqueradeBit", str(self.masquerade_bit), "must be 0 to 31")
+        if self.oom_score_adj is not None and not -1000 <= self.oom_score_adj <= 1000:
+            raise UsageError("oomScoreAdj", str(self.oom_score_adj), "must be -1000 to 1000")
         if self.sync_period <= 0 or not 0 <= self.min_sync_period <= self.sync_period:
             raise UsageError("syncPeriod", f"{self.sync_period:g}s", "must be above 0 and not below minSyncPeriod")
         for key, prefixes in (("clusterCIDR", self.cluster_cidrs), ("nodePortAddresses", self.node_port_addresses)):
@@ -160,6 +163,7 @@ _KEYS: dict[str, Reader] = {
     "detectLocal.bridgeInterface": ("bridge_interface", _text),
     "detectLocal.interfaceNamePrefix": ("interface_name_prefix", _text),
     "nodePortAddresses": ("node_port_addresses", _list),
+    "oomScoreAdj": ("oom_score_adj", _number),
     "nodePortReservation": ("node_port_reservation", _text),  # podwire's own
     "iptables.localhostNodePorts": ("localhost_node_ports", _flag),
 }
@@ -182,7 +186,7 @@ _CONNTRACK: dict[str, Reader] = {
 _WITHOUT_EFFECT = frozenset(
     (
         *("featureGates", "logging", "bindAddressHardFail", "enableProfiling", "showHiddenMetricsForVersion", "ipvs"),
-        *("winkernel", "oomScoreAdj", "configSyncPeriod", "portRange", "windowsRunAsService"),
+        *("winkernel", "configSyncPeriod", "portRange", "windowsRunAsService"),
         *("clientConnection.acceptContentTypes", "clientConnection.contentType"),
         *("clientConnection.qps", "clientConnection.burst"),
     )
@@ -201,8 +205,8 @@ class FileSettings:
     warnings: tuple[str, ...]
 
 
-def load(path: str) -> FileSettings:
-    """Read a KubeProxyConfiguration file. Raises UsageError."""
+def load(path: str, mode: str = "") -> FileSettings:
+    """Read a KubeProxyConfiguration file; `mode`, if given, is the one to read it for. Raises UsageError."""
     import yaml
 
     try:
@@ -216,18 +220,18 @@ def load(path: str) -> FileSettings:
         raise UsageError("reading the configuration", path, "is not of kind KubeProxyConfiguration")
     if data.get("apiVersion") != API_VERSION:
         raise UsageError("reading the configuration", path, f"apiVersion must be {API_VERSION}")
-    return read(data)
+    return read(data, mode)
 
 
-def read(data: Mapping[str, Any]) -> FileSettings:
-    """What a decoded file sets. Raises UsageError."""
+def read(data: Mapping[str, Any], mode: str = "") -> FileSettings:
+    """What a decoded file sets; see `load`. Raises UsageError."""
     flat: dict[str, object] = {}
     for key, value in data.items():
         if key in _SECTIONS and isinstance(value, dict):
             flat.update({f"{key}.{inner}": item for inner, item in value.items()})
         elif key not in ("apiVersion", "kind"):
             flat[key] = value
-    mode = flat.get("mode") or "iptables"
+    mode = mode or str(flat.get("mode") or "iptables")
     readers = _KEYS | {f"{mode}.{key}": reader for key, reader in _BY_MODE.items()}
     other_mode = {f"{section}.{key}" for section in ("iptables", "nftables") for key in _BY_MODE}
     fields: dict[str, Any] = {}
@@ -264,9 +268,9 @@ def merge(path: str | None, flags: Mapping[str, Any]) -> Config:
     """Defaults, then the file, then the flags that are not None. Logs the file's warnings. Raises UsageError."""
     fields: dict[str, Any] = {}
     if path:
-        found = load(path)
+        found = load(path, flags.get("mode") or "")
         fields.update(found.fields)
-        for warning in found.warnings:
-            log.warning("%s", warning, extra={"kv": {"file": path}})
+        if found.warnings:
+            log.warning("%s", "; ".join(found.warnings), extra={"kv": {"file": path}})
     fields.update({name: value for name, value in flags.items() if value is not None})
     return Config(**fields).check()
