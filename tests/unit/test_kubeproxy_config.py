@@ -100,12 +100,12 @@ def test_the_files_of_the_recorded_cases_are_read_without_a_warning(name):
 
 def test_unknown_and_unsupported_keys_are_named():
     warnings = read(
-        {"iptables": {"syncPeriod": "5s", "sincPeriod": "6s"}, "clusterCidr": "x", "oomScoreAdj": -999}
+        {"iptables": {"syncPeriod": "5s", "sincPeriod": "6s"}, "clusterCidr": "x", "enableProfiling": True}
     ).warnings
     assert warnings == (
         "iptables.sincPeriod is not known",
         "clusterCidr is not known",
-        "oomScoreAdj has no effect in podwire",
+        "enableProfiling has no effect in podwire",
     )
 
 

@@ -39,11 +39,12 @@ class Backends:
         return bool(self.by_address or self.by_node_port)
 
 
-def backends(state: State) -> Backends:
-    """The backends of every UDP port of a family."""
+def backends(state: State, services: Iterable[str] | None = None) -> Backends:
+    """The backends of every UDP port of a family, or only of some Services'."""
+    ports = state.ports() if services is None else (port for one in services for port in state.ports_of(one))
     by_address: dict[tuple[str, int], frozenset[str]] = {}
     by_node_port: dict[int, frozenset[str]] = {}
-    for port in state.ports():
+    for port in ports:
         if port.protocol != "udp":
             continue
         serving = frozenset(endpoint.ip for endpoint in state.endpoints(port) if endpoint.serving)
@@ -55,7 +56,7 @@ def backends(state: State) -> Backends:
 
 
 def stale(flows: Iterable[Flow], known: Backends, node_ips: frozenset[str]) -> list[Flow]:
-    """The flows to delete; `node_ips` are the addresses of this node."""
+    """The flows to delete; `node_ips` are the addresses of this node that take NodePort traffic."""
     found = []
     for flow in flows:
         to, port = flow.original.destination, flow.original.destination_port
@@ -67,9 +68,9 @@ def stale(flows: Iterable[Flow], known: Backends, node_ips: frozenset[str]) -> l
     return found
 
 
-def reconcile(state: State, node_ips: frozenset[str]) -> int:
-    """Delete the stale flows of a family; how many there were. Raises KernelError."""
-    known = backends(state)
+def reconcile(state: State, node_ips: frozenset[str], services: Iterable[str] | None = None) -> int:
+    """Delete the stale flows of a family, or only of some Services; how many there were. Raises KernelError."""
+    known = backends(state, services)
     if not known:
         return 0
     with Conntrack() as table:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from podwire.kubeproxy.modes import Mode
 
 T = TypeVar("T")
+POD_CIDR_SECONDS = 300.0  # pkg/proxy's cmd/kube-proxy/app/server_linux.go: waitForPodCIDR
 log = logging.getLogger("podwire.kubeproxy")
 
 
@@ -81,6 +82,9 @@ class KubeProxy:
         self._health = Health((family.name for family in mode.families), config.sync_period)
         self._loop = SocketLoop()
         self._forward_invalid = False
+        self._pod_cidrs: tuple[str, ...] = ()  # as first seen, in mode NodeCIDR
+        self._said_waiting = False
+        self._status = 0
         self._other_mode_cleaned = False
         self._listed: set[str] = set()
         self._services = Reflector(
@@ -151,6 +155,8 @@ class KubeProxy:
             reflector.start()
         if self._mode.name == "nftables":
             threading.Thread(target=self._follow_service_cidrs, name="service-cidrs", daemon=True).start()
+        if self._config.detect_local_mode == "NodeCIDR":
+            threading.Thread(target=self._wait_for_pod_cidrs, name="pod-cidrs", daemon=True).start()
         thread = self._runner.start()
         self._stop.wait()
         self._runner.stop()
@@ -158,7 +164,7 @@ class KubeProxy:
         for server in servers:
             server.close()
         supervisor.close()
-        return supervisor.status
+        return supervisor.status or self._status
 
     def _prepare(self) -> None:
         wants_localhost = any(
@@ -182,8 +188,30 @@ class KubeProxy:
 
     def _node_changed(self, _key: str, old: Node | None, new: Node | None) -> None:
         self._health.node_changed(new)
+        if self._config.detect_local_mode == "NodeCIDR":
+            self._follow_pod_cidrs(new)
         if _relevant(old) != _relevant(new):
             self._wake()
+
+    def _follow_pod_cidrs(self, node: Node | None) -> None:
+        """End when the podCIDRs that rules are made with are others: what was local traffic is not any more."""
+        found = node.pod_cidrs if node else ()
+        if not found:
+            return
+        if self._pod_cidrs and found != self._pod_cidrs:
+            fields = {"were": ",".join(self._pod_cidrs), "are": ",".join(found)}
+            self._end("the node's podCIDRs changed, ending to start anew (detectLocalMode is NodeCIDR)", **fields)
+        self._pod_cidrs = found
+
+    def _wait_for_pod_cidrs(self) -> None:
+        """End when the node has not been given a podCIDR after a while; whoever starts us then starts us again."""
+        if not self._stop.wait(POD_CIDR_SECONDS) and not self._pod_cidrs:
+            self._end("the node has no podCIDR (detectLocalMode is NodeCIDR)", waited=f"{POD_CIDR_SECONDS:.0f}s")
+
+    def _end(self, why: str, **fields: str) -> None:
+        log.error("%s", why, extra={"kv": fields})
+        self._status = 1
+        self._stop.set()
 
     def _wake(self) -> None:
         # A run before the lists are complete would do nothing but hold up the one that comes when they are.
@@ -203,8 +231,10 @@ class KubeProxy:
 
     def _settings(self, family: Family) -> Settings | None:
         node = self._node()
-        if self._config.detect_local_mode == "NodeCIDR" and not (node and node.pod_cidrs):
-            log.warning("waiting for the node's podCIDR: detectLocalMode is NodeCIDR")
+        if self._config.detect_local_mode == "NodeCIDR" and not self._pod_cidrs:
+            if not self._said_waiting:
+                log.warning("waiting for the node's podCIDR: detectLocalMode is NodeCIDR")
+            self._said_waiting = True
             return None
         ips = interface_ips() if self._config.node_port_prefixes else ()
         return resolve(

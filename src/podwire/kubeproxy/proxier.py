@@ -50,6 +50,9 @@ class FamilyProxy:
     touched: set[str] = field(default_factory=set)
     settings: Settings | None = None  # as last synced
     failed: bool = False
+    flows_due: set[str] | None = field(
+        default_factory=set
+    )  # whose stale flows could not be deleted; None: all Services
 
     @property
     def name(self) -> str:
@@ -130,12 +133,7 @@ class Proxier:
         proxy.settings, proxy.failed = settings, False
         self._health.synced(proxy.name)
         self._measure(proxy, outcome, batch)
-        if (
-            outcome.full
-            or resolved_anew
-            or any(port.protocol == "udp" for service in touched for port in proxy.state.ports_of(service))
-        ):
-            self._clean_flows(proxy)
+        self._clean_flows(proxy, settings, None if outcome.full or resolved_anew else touched)
 
     def _measure(self, proxy: FamilyProxy, outcome: Outcome, batch: Batch) -> None:
         metrics, name, now = self._metrics, proxy.name, time.time()
@@ -157,11 +155,18 @@ class Proxier:
             }
             log.info("synced", extra={"kv": fields})
 
-    def _clean_flows(self, proxy: FamilyProxy) -> None:
+    def _clean_flows(self, proxy: FamilyProxy, settings: Settings, touched: set[str] | None) -> None:
+        """Delete the UDP flows to endpoints that are gone, of these Services (None: all) and of those it failed for before."""
+        due = None if touched is None or proxy.flows_due is None else touched | proxy.flows_due
+        proxy.flows_due = set()
+        if due is not None and not any(port.protocol == "udp" for one in due for port in proxy.state.ports_of(one)):
+            return
         began = time.monotonic()
+        node_ips = self._world.node_ips() if settings.node_port_ips is None else frozenset(settings.node_port_ips)
         try:
-            deleted = conntrack.reconcile(proxy.state, self._world.node_ips())
+            deleted = conntrack.reconcile(proxy.state, node_ips, due)
         except KernelError as error:
+            proxy.flows_due = due
             log.warning("stale UDP flows not deleted", extra={"kv": {"error": str(error)}})
             return
         self._metrics.conntrack.labels(proxy.name).observe(time.monotonic() - began)
