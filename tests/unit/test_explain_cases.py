@@ -275,3 +275,28 @@ def test_an_accept_of_somebody_else_hides_the_masquerade(tmp_path):
     assert ends(answer) == dnat("10.244.1.5:80")
     assert chains(answer)[-1] == "FLANNEL"
     assert any("its own address" in text for text in answer.warnings)
+
+
+def test_a_mark_that_stays_set_is_told_where_the_vxlan_packet_carries_it_on(tmp_path):
+    kept = ask(tmp_path / "old", "01", CLIENT, f"{NODE}:30450/tcp")
+    cleared = ask(tmp_path / "new", "52", CLIENT, f"{NODE}:30898/tcp")
+    assert any("masqueraded a second time" in text for text in kept.warnings)
+    assert not any("masqueraded a second time" in text for text in cleared.warnings)
+
+
+def test_a_bare_dump_says_what_it_takes_for_the_nodes_address(tmp_path):
+    answer = ask(tmp_path, "01", "external", f"{NODE}:30450/tcp", given=Given())
+    assert ends(answer) == dnat("10.244.1.5:8080", "10.244.2.8:8080", "10.244.3.4:8080", masquerade=True)
+    assert any(text.startswith(f"{NODE} is an address of this node") for text in answer.assumed)
+    inside = ask(tmp_path, "01", "10.244.1.9", "10.244.1.5:8080/tcp", given=Given())
+    assert {one.verdict for one in inside.outcomes} >= {"local"}
+    assert "10.244.1.5 is an address of this node" in inside.depends_on
+
+
+def test_a_question_and_its_negation_are_one_question(tmp_path):
+    answer = ask(
+        tmp_path, "05", "10.244.1.9", "203.0.113.9:80/tcp", given=Given(["192.0.2.11/24@eth0"]), in_interface="cni0"
+    )
+    texts = [text for one in answer.outcomes for text in one.depends_on]
+    assert not any("not: not:" in text for text in texts)
+    assert all(f"not: {text}" not in one.depends_on for one in answer.outcomes for text in one.depends_on)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from podwire.addresses import Prefix
 from podwire.explain import bridging
 from podwire.explain.chains import End
 from podwire.explain.packet import UNKNOWN, Way
@@ -12,11 +14,52 @@ from podwire.explain.walk_iptables import IptablesWalk
 from podwire.rules import vocabulary as v
 
 if TYPE_CHECKING:
+    from podwire.addresses import Ip
     from podwire.explain.answer import Outcome
     from podwire.explain.facts import Facts
     from podwire.explain.packet import Packet
     from podwire.explain.picture import Picture
+    from podwire.explain.question import Asked, Question
     from podwire.explain.tables import RuleChain, RuleTable
+
+
+def supposed(question: Question, asked: Asked, picture: Picture) -> Facts:
+    """The facts, and what has to be supposed of a node none of whose addresses are known.
+
+    Only the packet's own destination may then be one. It is taken to be when somebody outside sends to an address that no
+    rule names: that is what is asked of a bare dump. Everything else stays open.
+    """
+    facts = picture.facts
+    packet = asked.packet
+    if facts.routing.address_type(packet.dst) is not None or packet.own:
+        return facts
+    outside = question.source == "external" or not _private(packet.src)
+    reachable = not _private(packet.dst) or (packet.dport is not None and 30000 <= packet.dport <= 32767)
+    local = outside and reachable and not _named(packet.dst, picture)
+    if local:
+        asked.assumed.append(
+            f"{packet.dst} is an address of this node (nothing in the input tells its addresses: --node-address)"
+        )
+    return replace(facts, asked=packet.dst, asked_is_local=local, assumed=[])
+
+
+_PRIVATE = tuple(
+    [Prefix.parse(text) for text in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")]
+)
+
+
+def _private(ip: Ip) -> bool:
+    return any(prefix.contains(ip) for prefix in _PRIVATE)
+
+
+def _named(ip: Ip, picture: Picture) -> bool:
+    """Whether a rule or an nft set names the address as a destination."""
+    text = f"-d {ip}/"
+    for rules in picture.ruleset.iptables:
+        for table in rules.tables.values():
+            if any(text in line for chain in table.chains.values() for line in chain.lines):
+                return True
+    return False
 
 
 def flow_of(packet: Packet, facts: Facts, warnings: list[str]) -> tuple[Flow, bool] | None:
@@ -109,6 +152,7 @@ def about(outcomes: list[Outcome], picture: Picture) -> list[str]:
         source = packet.first_src or packet.src
         if bridging.is_bridge(packet.iif, facts) and packet.oif == packet.iif:
             found += _same_bridge(packet, source == packet.dst, facts)
+        found += _double(outcome, packet, facts)
     if any(one.verdict == "accept" for one in outcomes):
         found += _empty_services(picture)
     return list(dict.fromkeys(found))
@@ -139,6 +183,20 @@ def _same_bridge(packet: Packet, hairpin: bool, facts: Facts) -> list[str]:
                 "same-bridge reply: needs br_netfilter (bridge-nf-call-iptables = 1), which is not in this input"
             )
     return found
+
+
+def _double(outcome: Outcome, packet: Packet, facts: Facts) -> list[str]:
+    """A mark that is still set behind MASQUERADE is on the VXLAN packet too, which meets the same rule (kube-proxy before 1.19)."""
+    link = facts.link(packet.oif)
+    overlay = link.overlay if link is not None else (packet.oif or "").startswith("flannel")
+    last = next((step for step in reversed(outcome.path) if step.hook == "POSTROUTING"), None)
+    if not overlay or not packet.snat or not packet.mark or last is None or "mark" not in last.text:
+        return []
+    text = (
+        f"the mark {packet.mark:#x} is still set behind POSTROUTING: the {packet.oif} packet around it carries it too and is "
+        "masqueraded a second time, which breaks its checksum on some kernels (a 63 s hang towards other nodes)"
+    )
+    return [text]
 
 
 def _empty_services(picture: Picture) -> list[str]:

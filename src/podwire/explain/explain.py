@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from podwire.explain import asides
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 def explain(question: Question, picture: Picture, peers: Sequence[Picture] = ()) -> Answer:
     """The answer. Raises UsageError for a question that cannot be understood."""
     asked = packet_of(question, picture)
+    picture = replace(picture, facts=asides.supposed(question, asked, picture))
     packet = asked.packet
     warnings: list[str] = []
     flow = asides.flow_of(packet, picture.facts, warnings)
@@ -47,7 +49,7 @@ def _answer(
         asked,  # type: ignore[arg-type]  # an Asked; typed in explain()
         outcomes,
         depends_on=[*open_questions(ends), *picture.doubts],
-        assumed=[*picture.assumed, *asked.assumed],  # type: ignore[attr-defined]  # as above
+        assumed=[*picture.assumed, *asked.assumed, *picture.facts.assumed],  # type: ignore[attr-defined]  # as above
         warnings=[*warnings, *asides.about(outcomes, picture), *picture.warnings],
         inputs=picture.inputs or [picture.snapshot.origin],
     )

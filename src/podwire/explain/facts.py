@@ -32,13 +32,23 @@ class Facts:
     ipsets: IpSets | None = None
     recent: Recent | None = None
     addresses: list[Address] | None = None  # with those that the user supplied
+    asked: Ip | None = None  # where the node's addresses are not known: the destination that may be one
+    asked_is_local: bool = False
     assumed: list[str] = field(default_factory=list)
 
     # -- addresses ---------------------------------------------------------------------------------------------------
 
     def address_type(self, ip: Ip, dev: str | None = None) -> str | None:
         """LOCAL, UNICAST, BROADCAST or MULTICAST; None when it cannot be told."""
-        return self.routing.address_type(ip, dev)
+        kind = self.routing.address_type(ip, dev)
+        if kind is not None or self.asked is None:
+            return kind
+        if ip == self.asked:
+            return "LOCAL" if self.asked_is_local else None
+        text = f"{ip} is not an address of this node (--node-address tells what is)"
+        if text not in self.assumed:
+            self.assumed.append(text)
+        return "UNICAST"
 
     def first_address(self, dev: str | None, family: int, towards: Ip | None = None) -> Ip | None:
         """The address the kernel takes on a device for MASQUERADE (inet_select_addr) or REDIRECT; None: not known.

@@ -37,8 +37,10 @@ def protocol_name(text: str) -> str:
 
 
 def _invert(answer: Answer, inverted: bool) -> Answer:
-    if not inverted or isinstance(answer, Unknown):
-        return answer if not inverted else Unknown(f"not {answer.key}", f"not: {answer.text}")  # type: ignore[union-attr]
+    if not inverted:
+        return answer
+    if isinstance(answer, Unknown):
+        return answer._replace(inverted=not answer.inverted)
     return not answer if isinstance(answer, bool) else 1.0 - answer
 
 

@@ -32,8 +32,8 @@ class Conditions:
         for chance, values in left.choices:
             unknown = next((value for value in values if isinstance(value, Unknown)), None)
             if unknown is not None:
-                if unknown.key.startswith("local ") and right == "local" and operator in ("==", "in"):
-                    return unknown
+                if unknown.key.startswith("local ") and right == "local" and operator in ("==", "in", "!="):
+                    return unknown._replace(inverted=operator == "!=")
                 text = spell_rule([statement])
                 return Unknown(f"{unknown.key}: {text}", text)
             held = self._holds(left.kinds, values, operator, right, way)

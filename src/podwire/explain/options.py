@@ -81,14 +81,18 @@ def test_of_options(text: str, place: str) -> Test | None:
         return None
 
     def all_hold(packet: Packet, facts: Facts) -> Answer:
-        unknown = None
+        unknown: Unknown | None = None
         for (_, _, inverted), test in zip(options, tests, strict=True):
             answer = test(packet, facts)  # type: ignore[misc]  # None was excluded above
             if isinstance(answer, Unknown):
-                unknown = unknown or answer
+                unknown = unknown or answer._replace(
+                    text=text.replace("! ", ""), inverted=answer.inverted is not inverted
+                )
             elif answer is inverted:
                 return False
-        return Unknown(text if unknown.key.startswith("!") else unknown.key, text) if unknown else True
+        if unknown is not None and len(options) > 1:
+            return Unknown(text, text)
+        return unknown if unknown is not None else True
 
     return all_hold
 

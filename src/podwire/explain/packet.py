@@ -67,10 +67,14 @@ class Packet(NamedTuple):
 
 
 class Unknown(NamedTuple):
-    """A question the input does not answer. The same `key` has the same answer all along a way."""
+    """A question the input does not answer. The same `key` has the same answer all along a way.
+
+    `inverted`: the match that asks holds where the answer is no.
+    """
 
     key: str
     text: str
+    inverted: bool = False
 
 
 #: What a match says: yes, no, with this probability, or that it cannot be told.
@@ -148,14 +152,13 @@ class Way(NamedTuple):
         if isinstance(answer, Unknown):
             for supposed in self.given:
                 if supposed.key == answer.key:
-                    return (self, None) if supposed.holds else (None, self)
+                    return (self, None) if supposed.holds is not answer.inverted else (None, self)
             packet, chance, path, given = self
             if len(given) >= MOST_SUPPOSED:
                 raise TooManyWays
-            return (
-                Way(packet, chance, path, (*given, Supposed(answer.key, answer.text, holds=True))),
-                Way(packet, chance, path, (*given, Supposed(answer.key, answer.text, holds=False))),
-            )
+            yes = Way(packet, chance, path, (*given, Supposed(answer.key, answer.text, holds=True)))
+            no = Way(packet, chance, path, (*given, Supposed(answer.key, answer.text, holds=False)))
+            return (no, yes) if answer.inverted else (yes, no)
         return self.times(answer), self.times(1.0 - answer)
 
     def times(self, chance: float) -> Way | None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from podwire.explain.snapshot import Flow
 
 _CONNTRACK = -200
+_IPVS = "kube-ipvs0"  # where kube-proxy in ipvs mode puts the addresses of Services
 _NAT = {"PREROUTING": -100, "OUTPUT": -100, "INPUT": 100, "POSTROUTING": 100}
 ORDER = Unknown("nat order", "the legacy nat table was registered after the nft one")
 
@@ -110,6 +111,11 @@ class Journey:
         return self.facts.routing.lookup(packet.dst, packet.src, packet.iif, packet.mark)
 
     def _deliver(self, way: Way) -> None:
+        if self.facts.routing.owner(way.packet.dst) == _IPVS:
+            self.ends.append(
+                End("unknown", way, f"IPVS takes what comes to {_IPVS}; its table (ipvsadm -Ln) is not walked")
+            )
+            return
         for one in self._hook("INPUT", [way]):
             self.ends.append(End("local", one))
 
