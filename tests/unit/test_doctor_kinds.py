@@ -140,7 +140,25 @@ MASQUERADED = (
 )
 WARNING = "# Warning: iptables-legacy tables present, use iptables-legacy-save to see them\n"
 
+BARE_NODES = json.dumps(
+    {
+        "kind": "NodeList",
+        "items": [
+            {"kind": "Node", "metadata": {"name": name}, "spec": {"podCIDR": f"10.244.{number}.0/24"}}
+            for name, number in (("n1", 1), ("n2", 2))
+        ],
+    }
+)
+OTHERHOST = (
+    "3: flannel.1: <UP,LOWER_UP> mtu 1450 state UNKNOWN\n    link/ether 02:00:00:00:00:01 brd ff:ff:ff:ff:ff:ff\n    RX:  bytes packets errors dropped  missed   mcast\n"
+    "         0       0      0       0       0       0\n    RX errors:  length    crc   frame    fifo overrun otherhost\n             0      0       0       0       0      4711\n"
+)
+
 SITUATIONS = [
+    ("a peer's MAC seen from two nodes", {"nodes.json": BARE_NODES, "n1-ip-neigh.txt": "10.244.2.0 dev flannel.1 lladdr 02:00:00:00:00:77 PERMANENT\n", "n2-ip-link.txt": "3: flannel.1: <UP> mtu 1450 state UNKNOWN\n    link/ether 02:00:00:00:00:02\n"}, {"vtep-mac"}),
+    ("the same MAC seen from two nodes", {"nodes.json": BARE_NODES, "n1-ip-neigh.txt": "10.244.2.0 dev flannel.1 lladdr 02:00:00:00:00:02 PERMANENT\n", "n2-ip-link.txt": "3: flannel.1: <UP> mtu 1450 state UNKNOWN\n    link/ether 02:00:00:00:00:02\n"}, set()),
+    ("frames for another MAC", {"ip-s-s-link.txt": OTHERHOST}, {"vtep-otherhost"}),
+    ("no frames for another MAC", {"ip-s-s-link.txt": OTHERHOST.replace("4711", "   0")}, set()),
     ("kube-proxy's other cluster", {"node.json": json.dumps(node("n1", 1)), "iptables-save.txt": service_rules().replace("-A KUBE-SVC-AAAAAAAAAAAAAAAA -m", f"{MASQUERADED}\n-A KUBE-SVC-AAAAAAAAAAAAAAAA -m")}, {"proxy-cluster-cidr"}),
     ("half of the rules", {"iptables-save.txt": service_rules() + WARNING}, {"dump-incomplete"}),
     ("healthy overlay", overlay(), set()),

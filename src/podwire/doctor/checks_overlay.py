@@ -13,7 +13,7 @@ from podwire.doctor.view import annotation, overlaps
 from podwire.explain.snapshot import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from podwire.doctor.view import Network, Node
     from podwire.explain.snapshot import Object
@@ -157,6 +157,58 @@ def look_vtep(node: Node) -> Iterator[Said]:
         )  # fmt: skip
 
 
+def look_vteps(nodes: Sequence[Node]) -> Iterator[Said]:
+    """What one node believes about another one's VTEP, where both were looked at."""
+    for node in nodes:
+        device = next(
+            (
+                link
+                for link in node.snapshot.links or ()
+                if link.overlay and link.name.startswith("flannel.") and link.mac
+            ),
+            None,
+        )
+        ranges = [
+            one.network
+            for one in [*node.own_cidrs, *([node.subnet] if node.subnet else [])]
+            if one.network.version == 4
+        ]
+        if device is None or not ranges or (node.snapshot.node and _vtep(node.snapshot.node)):
+            continue  # where the Node announces its MAC, each node is compared with that
+        for other in nodes:
+            for entry in other.snapshot.neighbours or ():
+                if (
+                    other is not node
+                    and entry.ip == str(ranges[0].network_address)
+                    and entry.mac
+                    and entry.mac.lower() != device.mac.lower()
+                ):
+                    yield Said(
+                        [Evidence(f"{node.title}: {device.name} has {device.mac}", device.where), Evidence(f"{other.title} sends packets for {ranges[0]} to {entry.mac}", entry.where)],
+                        [f"restart flanneld on {node.title}", "flannel >= 0.15.1; MACAddressPolicy=none for flannel* in /etc/systemd/network"],
+                        nodes=[node.title],
+                    )  # fmt: skip
+
+
+def look_otherhost(node: Node) -> Iterator[Said]:
+    """Frames that came to flannel.1 for another MAC."""
+    for text in node.snapshot.output("link-stats"):
+        device, lines = "", text.text.splitlines()
+        for number, line in enumerate(lines):
+            head = re.match(r"^\d+: ([^:@]+)", line)
+            device = head.group(1) if head else device
+            titles, values = line.split(), lines[number + 1].split() if number + 1 < len(lines) else []
+            if "otherhost" not in titles or not device.startswith("flannel."):
+                continue
+            column = titles.index("otherhost") - len(titles)
+            if len(values) >= -column and values[column].isdigit() and int(values[column]) > 0:
+                yield Said(
+                    [Evidence(f"{device}: otherhost {values[column]}", text.where)],
+                    ["compare `ip link show flannel.1` with the Node's backend-data annotation; restart flanneld on this node"],
+                    title=f"{device} gets frames for another MAC", level="warning",
+                )  # fmt: skip
+
+
 def look_policy(node: Node) -> Iterator[Said]:
     """Policy rules that send pod traffic to tables without flannel's routes."""
     if not node.flannel:
@@ -250,6 +302,14 @@ CHECKS = (
         "The peers' frames carry the announced MAC. The device has another one (systemd gave it, or it was made anew), so the kernel takes them"
         " for somebody else's.",
         look_vtep,
+        look_vteps,
+    ),
+    Check(
+        "vtep-otherhost",
+        "flannel.1 gets frames that are not for it",
+        "Nobody reaches this node's pods, most often after a reboot.",
+        "The peers still use the MAC that flannel.1 had before; the kernel counts such frames as for another host and drops them.",
+        look_otherhost,
     ),
     Check(
         "policy-routing",

@@ -129,7 +129,13 @@ _TO = re.compile(r"--to-destination ([\d.]+):(\d+)|--to-destination \[([0-9a-f:]
 
 
 def of_rules(node: Node) -> list[ServicePort]:
-    """The Services that kube-proxy's iptables rules implement."""
+    """The Services that kube-proxy's iptables rules implement; worked out once, a big node has hundreds of thousands of rules."""
+    if node.rule_services is None:
+        node.rule_services = _of_rules(node)
+    return node.rule_services
+
+
+def _of_rules(node: Node) -> list[ServicePort]:
     found: list[ServicePort] = []
     for rules in node.iptables:
         nat = rules.tables.get("nat")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from ipaddress import IPv4Network, IPv6Network
 
+    from podwire.doctor.services import ServicePort
     from podwire.explain.snapshot import Link, Object
     from podwire.explain.tables import IptablesRules, RuleChain
 
@@ -46,6 +47,7 @@ class Node:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+        self.rule_services: list[ServicePort] | None = None
 
     @property
     def title(self) -> str:

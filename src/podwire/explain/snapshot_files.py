@@ -19,6 +19,7 @@ from podwire.explain import snapshot_links as links
 from podwire.explain import snapshot_routes as routes
 from podwire.explain import snapshot_sockets as sockets
 from podwire.explain.snapshot import Link, Program, Sandbox, TextFile
+from podwire.explain.snapshot_paste import sections
 from podwire.explain.snapshot_rules import rule_texts
 from podwire.explain.snapshot_words import inner, number_of, rows, text_of
 
@@ -47,7 +48,8 @@ class File:
         return self.data.decode(errors="replace")
 
 
-_ID = re.compile(r"^[0-9a-f]{64}$")
+#: A paste is read by a person; what is longer is the output of one program.
+_MAX_PASTE = 4 << 20
 _PLACES = (
     (re.compile(r"(?:^|/)(?:[\w.-]*[-_/])?net\.d/(?P<name>.+)$"), "cni_files"),
     (re.compile(r"(?:^|/)(?:var[-/]lib[-/]cni|cni/lib|cni)/networks/(?P<name>[^/]+/[^/]+)$"), "reservations"),
@@ -68,6 +70,11 @@ def add(into: Snapshot, file: File) -> None:
         return
     if file.path == "host/hostname.txt":
         into.hostname = into.hostname or file.text.strip()
+        return
+    pasted = sections(file.text) if file.data[:1] not in (b"{", b"[") and len(file.data) < _MAX_PASTE else []
+    if pasted:
+        for name, text in pasted:
+            add(into, File(name, text.encode(), f"{file.where}, {name}"))
         return
     prose = file.name.endswith(".md") or file.data.startswith(b"## ")
     if prose or not file.data.strip() or _add_json(into, file) or _add_text(into, file):
@@ -203,6 +210,8 @@ def _subnet_env(into: Snapshot, file: File, text: str) -> None:
 
 def _links_and_addresses(into: Snapshot, file: File, text: str) -> None:
     into.links = links.merge_links(into.links, links.links_text(text, file.where))
+    if "otherhost" in text:
+        _keep("link-stats")(into, file, text)
     if re.search(r"^\s+inet6? ", text, re.MULTILINE):
         _list(into, "addresses").extend(links.addresses_text(text, file.where))
 
