@@ -172,6 +172,13 @@ def test_the_leftover_that_wins_is_an_error_and_the_one_that_waits_a_warning(tmp
     assert levels == {"A": "error", "B": "warning"}
 
 
+def test_a_missing_subnet_env_is_reported_after_its_cause(tmp_path):
+    unpack("31", tmp_path)
+    findings = examine(load([str(tmp_path)]))
+    assert [finding.id for finding in findings][-1] == "subnet-env-missing"
+    assert findings[-1].title.endswith("because Node node-c has no podCIDR")
+
+
 def test_the_repaired_hostport_table_is_clean(tmp_path):
     unpack("54", tmp_path, "nft-list-after.txt")
     assert examine(load([str(tmp_path)])) == []

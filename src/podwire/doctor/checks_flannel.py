@@ -90,7 +90,12 @@ def look_env_missing(node: Node) -> Iterator[Said]:
             0, f"rm /etc/cni/net.d/{winner.name if winner else '10-flannel.conflist'}   # left over from flannel"
         )
     fix.append(f"do not copy {_ENV} from another node: both would hand out the same addresses")
-    yield Said(evidence, fix)
+    if own is not None and not pod_cidrs(own):
+        # The cause is a finding of its own; this one is its consequence and comes after it.
+        title = f"{_ENV} is missing, because Node {name_of(own)} has no podCIDR"
+        yield Said(evidence, fix, title, level="warning")
+    else:
+        yield Said(evidence, fix)
 
 
 def look_env_proposed(node: Node) -> Iterator[Said]:
