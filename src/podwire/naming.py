@@ -15,6 +15,8 @@ from __future__ import annotations
 
 SERVICE_CHAIN_PREFIXES = ("KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-")
 
+OLD_CHAIN_PREFIX = "KUBE-XLB-"  # until Kubernetes 1.23: external traffic under policy Local; KUBE-EXT- today
+
 
 def service_port_name(namespace: str, service: str, port: str) -> str:
     """`namespace/service:port`, without the colon when the port has no name: what comments and hashes are made of."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from podwire.kubeproxy.ports import is_foreign
+from podwire.kubeproxy.ports import check_port, is_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,6 +55,7 @@ def slice_endpoints(piece: EndpointSlice, family: Family, node: str) -> dict[Por
         if port.name is None or not port.port:
             continue
         key = (port.name, (port.protocol or "TCP").lower())
+        check_port(key[1], port.port)
         found[key] = tuple(
             endpoint for entry in piece.endpoints if (endpoint := _endpoint(entry, port.port, family, node)) is not None
         )

@@ -33,6 +33,7 @@ from podwire.kubeproxy.iptables_base import (
 )
 from podwire.rules.iptables.restore import Change
 from podwire.rules.iptables.spell import spell
+from podwire.rules.vocabulary import Goto, Jump
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -80,9 +81,17 @@ class Tables:
 
 
 def full(
-    ports: Iterable[tuple[PortRecord, Spelled]], settings: Settings, layout: Layout, batch: int | None = BATCH
+    ports: Iterable[tuple[PortRecord, Spelled]],
+    settings: Settings,
+    layout: Layout,
+    batch: int | None = BATCH,
+    *,
+    remove: bool = True,
 ) -> Iterator[str]:
-    """The texts of a full sync, in order. `ports` is gone through once; `batch` None makes a single text."""
+    """The texts of a full sync, in order. `ports` is gone through once; `batch` None makes a single text.
+
+    `remove` False empties the chains that nobody needs, but leaves them.
+    """
     last = Tables()
     shared: list[tuple[SharedChain, str]] = []
     needed: set[str] = set()
@@ -100,10 +109,18 @@ def full(
     for (table, chain), line in shared:
         last[table].append(chain, (line,))
     last["nat"].append(NAT_SERVICES[1], [spell(rule) for rule in node_port_rules(settings)])
-    for chain in layout.chains.get("nat", ()):
-        if chain.startswith(naming.SERVICE_CHAIN_PREFIXES) and chain not in needed:
+    for chain in leftovers(layout) - needed:
+        if remove:
             last["nat"].remove(chain)
+        else:
+            last["nat"].declare(chain)
     yield last.text()
+
+
+def leftovers(layout: Layout) -> set[str]:
+    """The chains of single ports that are there, whoever made them for whatever Service."""
+    chains = layout.chains.get("nat", frozenset())
+    return {*layout.old, *[chain for chain in chains if chain.startswith(naming.SERVICE_CHAIN_PREFIXES)]}
 
 
 def _own_batch(own: list[tuple[str, tuple[str, ...]]], settings: Settings, first: bool) -> str:
@@ -176,13 +193,13 @@ def cleanup(layout: Layout) -> str:
     """The text that takes away everything of ours but KUBE-FIREWALL, which is kubelet's too."""
     tables = Tables()
     ours = {*SHARED_CHAINS, *BASE_CHAINS, *[(table, CANARY) for table in TABLES]}
-    for jump in JUMPS:
-        if jump.target != FIREWALL_CHAIN and layout.has_rule(jump.table, jump.chain, jump.rule):
-            tables[jump.table].delete(jump.chain, spell(jump.rule))
-    for table, chain in ours:
-        if layout.has_chain(table, chain):
-            tables[table].remove(chain)
-    for chain in layout.chains.get("nat", ()):
-        if chain.startswith(naming.SERVICE_CHAIN_PREFIXES):
-            tables["nat"].remove(chain)
+    targets = {where for where in ours if layout.has_chain(*where)}
+    for (table, chain), rules in layout.rules.items():
+        for rule in rules:  # in whatever words a kube-proxy of any age put it there
+            if isinstance(rule.verdict, Jump | Goto) and (table, rule.verdict.chain) in targets:
+                tables[table].delete(chain, spell(rule))
+    for table, chain in targets:
+        tables[table].remove(chain)
+    for chain in leftovers(layout):
+        tables["nat"].remove(chain)
     return tables.text()

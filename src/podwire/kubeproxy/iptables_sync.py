@@ -28,6 +28,7 @@ from podwire.rules.iptables.run import RestoreRefused
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from podwire.kubeproxy.layout import Layout
     from podwire.kubeproxy.settings import Settings
     from podwire.kubeproxy.state import State
     from podwire.kubeproxy.trace import Trace
@@ -90,8 +91,6 @@ class IptablesSync:
             self._full(settings, names)
             self._settings = settings
         self._trace.end(self._commits)
-        if full:
-            self._trace.settled(settings.family.name)
         return Outcome(full, len(names), self._restores, time.monotonic() - began, refused)
 
     def _restore(self, text: str) -> None:
@@ -102,6 +101,18 @@ class IptablesSync:
     def _full(self, settings: Settings, names: list[str]) -> None:
         layout = read_layout(self._door, settings.family.version)
         self._trace.begin(settings.family.name)
+        # Before it is written: what others do while we write, or right after it, is to be looked at.
+        self._trace.settled(settings.family.name)
+        try:
+            self._write_all(settings, names, layout, remove=True)
+        except RestoreRefused as error:
+            if not plan.leftovers(layout):
+                raise
+            # Perhaps a rule of somebody else's leads to a chain that nobody of ours needs; then it must stay, empty.
+            log.warning("refused, trying without removing old chains", extra={"kv": {"error": str(error)}})
+            self._write_all(settings, names, layout, remove=False)
+
+    def _write_all(self, settings: Settings, names: list[str], layout: Layout, *, remove: bool) -> None:
         views = {name: self._state.views(name, settings.zone) for name in names}
         endpoints = sum(view.total for found in views.values() for view in found)
         services: _Services = {name: [] for name in names}
@@ -114,7 +125,7 @@ class IptablesSync:
                     yield record, chains
 
         batch = plan.BATCH if self._door.backend == "nf_tables" else None
-        for text in plan.full(ports(), settings, layout, batch):
+        for text in plan.full(ports(), settings, layout, batch, remove=remove):
             self._restore(text)
         self._services, self._endpoints = services, endpoints
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from podwire import naming
 from podwire.kernel import netfilter
 from podwire.kubeproxy.iptables_base import FIREWALL_CHAIN, JUMPS
 from podwire.rules.iptables import save
@@ -25,9 +26,13 @@ _TABLES = ("mangle", "filter", "nat")
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`chains`: names by table. `rules`: those of the built-in chains and of KUBE-FIREWALL, by (table, chain)."""
+    """`chains`: names by table. `rules`: those of the built-in chains and of KUBE-FIREWALL, by (table, chain).
+
+    `old`: chains of the table nat with rules that a kube-proxy before 1.24 left, which lead into its other chains.
+    """
 
     chains: dict[str, frozenset[str]] = field(default_factory=dict)
+    old: frozenset[str] = frozenset()
     rules: dict[tuple[str, str], tuple[Rule, ...]] = field(default_factory=dict)
 
     def has_chain(self, table: str, chain: str) -> bool:
@@ -48,19 +53,27 @@ def read_layout(door: Iptables, version: int) -> Layout:
         tables: dict[str, save.Table] = {}
         for table in _TABLES:
             tables |= save.read(door.save(table)).tables
+        uses = {name: len(chain.lines) for name, chain in tables["nat"].chains.items()} if "nat" in tables else {}
         return Layout(
             {table: frozenset(read.chains) for table, read in tables.items()},
+            _old(uses),
             {
                 (table, chain): _rules(tables[table].chains[chain].lines)
                 for table, chain in _READ
                 if table in tables and chain in tables[table].chains
             },
         )
-    chains = {table: frozenset(names) for table, names in netfilter.nft_chains(version).items()}
+    counted = netfilter.nft_chains(version)
+    chains = {table: frozenset(names) for table, names in counted.items()}
     return Layout(
         chains,
+        _old(counted.get("nat", {})),
         {(table, chain): _rules(door.rules(table, chain)) for table, chain in _READ if chain in chains.get(table, ())},
     )
+
+
+def _old(uses: dict[str, int]) -> frozenset[str]:
+    return frozenset(chain for chain, count in uses.items() if count and chain.startswith(naming.OLD_CHAIN_PREFIX))
 
 
 def _rules(lines: list[str]) -> tuple[Rule, ...]:

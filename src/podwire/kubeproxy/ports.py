@@ -14,6 +14,7 @@ them visible in the golden cases):
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 FOREIGN_LABELS = ("service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless")
 LABEL_SELECTOR = ",".join("!" + label for label in FOREIGN_LABELS)
 DEFAULT_AFFINITY_SECONDS = 10800  # core/v1 ClientIPConfig
+LONGEST_AFFINITY_SECONDS = 86400
+PROTOCOLS = frozenset(("tcp", "udp", "sctp"))
+_NAME = re.compile(r"[A-Za-z0-9._-]*")
 
 Key = tuple[str, str, str]
 """(namespace/name, port name, protocol): what a service port is known by."""
@@ -74,19 +78,44 @@ class ServicePort(msgspec.Struct, frozen=True, gc=False):
         return self.internal_local or (self.external_local and self.externally_accessible)
 
 
+def check_port(protocol: str, port: int) -> None:
+    """Raise ValueError for what no rule can say: one such line would have the kernel refuse those of all Services."""
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"protocol {protocol!r} is none of TCP, UDP, SCTP")
+    if not 1 <= port <= 65535:
+        raise ValueError(f"port {port} is not between 1 and 65535")
+
+
+def _check(service: Service) -> None:
+    meta = service.metadata
+    for name in (meta.namespace, meta.name, *[port.name for port in service.spec.ports]):
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no name")
+    if service.spec.health_check_node_port:
+        check_port("tcp", service.spec.health_check_node_port)
+    for port in service.spec.ports:
+        check_port(port.protocol.lower(), port.port)
+        if port.node_port:
+            check_port(port.protocol.lower(), port.node_port)
+
+
 def is_foreign(labels: dict[str, str]) -> bool:
     """Whether these labels say that the object is not for kube-proxy."""
     return any(label in labels for label in FOREIGN_LABELS)
 
 
 def service_ports(service: Service, family: Family) -> tuple[ServicePort, ...]:
-    """The ports of the Service in this family; none if the Service is not ours to serve."""
+    """The ports of the Service in this family; none if the Service is not ours to serve.
+
+    Raises ValueError for a Service that an API server would not have let in.
+    """
     spec = service.spec
     if spec.type == "ExternalName" or is_foreign(service.metadata.labels):
         return ()
     cluster_ip = family.ip(_cluster_ip(spec, family))
     if cluster_ip is None:
         return ()
+    _check(service)
     external_ips = _ips(spec.external_ips, family)
     external = spec.type in ("NodePort", "LoadBalancer") or bool(spec.external_ips)
     external_local = external and spec.external_traffic_policy == "Local"
@@ -135,4 +164,7 @@ def _affinity_seconds(spec: ServiceSpec) -> int:
     if spec.session_affinity != "ClientIP":
         return 0
     client_ip = (spec.session_affinity_config or {}).get("clientIP") or {}
-    return int(client_ip.get("timeoutSeconds") or DEFAULT_AFFINITY_SECONDS)
+    seconds = int(client_ip.get("timeoutSeconds") or DEFAULT_AFFINITY_SECONDS)
+    if not 0 < seconds <= LONGEST_AFFINITY_SECONDS:
+        raise ValueError(f"timeoutSeconds {seconds} is not between 1 and {LONGEST_AFFINITY_SECONDS}")
+    return seconds
