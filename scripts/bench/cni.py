@@ -276,8 +276,8 @@ def table(found: Measured) -> Table:
         )  # fmt: skip
     for name, rate in found.rates.items():
         ratio = "" if name == "reference" else f"{rate / found.rates['reference']:.2f}"
-        aim = "≥ 1.0" if name == "helper" else ""
-        shown.add_row(f"{AT_ONCE} at once, ADD/s", name, f"{rate:.0f}", "", ratio, "", aim)
+        wanted = "≥ 1.0" if name == "helper" else ""
+        shown.add_row(f"{AT_ONCE} at once, ADD/s", name, f"{rate:.0f}", "", ratio, "", wanted)
     for verb, sample in zip(("ADD", "DEL"), found.inside, strict=True):
         shown.add_row(
             f"{verb} in podwire's CRI", "", figure(sample.wall), figure(sample.cpu), "", "", "≤ 3 ms" * (verb == "ADD")

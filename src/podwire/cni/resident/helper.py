@@ -64,7 +64,7 @@ class Helper:
         self._me = own()
         self._workers: set[int] = set()
         self._lasting: set[int] = set()
-        self._wanted = min(max(2, os.cpu_count() or 2), 8)
+        self._wanted = min(2 * (os.cpu_count() or 2), 8)  # some of them always wait for the kernel
         try:
             os.makedirs(stub.FOLDER, 0o755, exist_ok=True)
             self._lock = os.open(f"{stub.FOLDER}/cni-helper.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -98,11 +98,14 @@ class Helper:
         self._end()
 
     def _relieve(self) -> None:
-        """Somebody knocks; make a worker for whoever is still waiting a little later."""
+        """Somebody knocks; make a worker for whoever is still waiting a little later, if all workers are asleep over their work.
+
+        Workers that compute, or wait for a lock of the kernel's (D), are helped by patience: one more would slow them down.
+        """
         time.sleep(_GRACE)
         waiting = select.poll()
         waiting.register(self._listener, select.POLLIN)
-        if waiting.poll(0) and len(self._workers) < _MOST:
+        if waiting.poll(0) and len(self._workers) < _MOST and all(_state(pid) in "SZ" for pid in self._workers):
             self._fork(1)
 
     def _reap(self) -> None:
@@ -162,6 +165,18 @@ def _listen() -> socket.socket:
     return listener
 
 
+def _state(pid: int) -> str:
+    """R, S, D, Z: proc(5)."""
+    try:
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return "Z"
+    try:
+        return os.read(fd, 256).rpartition(b")")[2].split()[0].decode()
+    finally:
+        os.close(fd)
+
+
 def _warm_up() -> None:
     """Import what calls may need, once for all workers."""
     for module in delegate.PLUGINS.values():
@@ -169,8 +184,8 @@ def _warm_up() -> None:
     for name in ("namespaces", "netfilter", "spawn"):
         __import__(f"podwire.kernel.{name}")
     __import__("podwire.cni.plugins.masquerade")
-    __import__("json")
-    __import__("traceback")
+    for name in ("ctypes", "json.decoder", "traceback"):
+        __import__(name)
     gc.collect()
     gc.freeze()  # what is here stays: a collection in a worker must not touch, and so copy, its pages
 
