@@ -27,8 +27,12 @@ if TYPE_CHECKING:
     Run = Callable[[list[Way], str], Walked]
 
 
+#: More chains than a table can have: tables are told apart by it in an entry's order.
+MOST_CHAINS = 1 << 24
+
+
 class Entry(NamedTuple):
-    """A base chain: `nat` chains are called by the NAT core, `reroutes` ones look up the route again when the mark changed."""
+    """A base chain: `order` is that of registration (0: not known); `nat` chains are called by the NAT core, `reroutes` ones look up the route again when the mark changed."""
 
     priority: int
     order: int
@@ -100,7 +104,7 @@ class Hooks:
                     continue
                 side = ("-dst" if hook in ("PREROUTING", "OUTPUT") else "-src") if name == "nat" else ""
                 walk = IptablesWalk(rules, table, hook, self._facts)
-                order = -1 if rules.source == "iptables-legacy" else 0
+                order = rules.registered[name] * MOST_CHAINS if name in rules.registered else 0
                 found.append(
                     Entry(PRIORITIES[name + side], order, rules.source, name == "nat", name == "mangle", walk.run)
                 )
@@ -108,12 +112,11 @@ class Hooks:
 
     def _nft(self, hook: str) -> list[Entry]:
         found = []
-        order = 0
         for table in self._ruleset.nft:
             if table.family not in ("inet", "ip" if self._family == 4 else "ip6"):
                 continue
-            for chain in table.chains.values():
-                order += 1
+            for at, chain in enumerate(table.chains.values(), 1):
+                order = table.order * MOST_CHAINS + min(at, MOST_CHAINS - 1)
                 if chain.hook.upper() == hook:
                     walk = NftWalk(table, chain, hook, self._facts)
                     found.append(

@@ -99,12 +99,13 @@ class NftSet:
 class NftTable:
     """A table of a family (ip, ip6, inet, arp, bridge, netdev)."""
 
-    __slots__ = ("chains", "family", "name", "sets", "where")
+    __slots__ = ("chains", "family", "name", "order", "sets", "where")
 
     def __init__(self, family: str, name: str, where: str = "") -> None:
         self.family = family
         self.name = name
         self.where = where
+        self.order = 0  # its place among all tables: the kernel lists them in order of registration
         self.chains: dict[str, NftChain] = {}
         self.sets: dict[str, NftSet] = {}
 

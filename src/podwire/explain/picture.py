@@ -234,6 +234,12 @@ def _ruleset(snapshot: Snapshot, table: str, warnings: list[str]) -> Ruleset:
         if rules.source != "iptables-legacy"
         for name in rules.tables
     }
+    for order, one in enumerate(nft, 1):
+        one.order = order
+        for rules in iptables:
+            version = "ip" if rules.family == 4 else "ip6"
+            if rules.source != "iptables-legacy" and one.family == version and one.name in rules.tables:
+                rules.registered[one.name] = order
     kept = [
         one for one in nft if not (one.name in _MANAGED and (one.family, one.name) in managed and _of_iptables(one))
     ]

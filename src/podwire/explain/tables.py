@@ -137,7 +137,7 @@ class IptablesRules:
     the program said there are rules of the other one which this input does not have.
     """
 
-    __slots__ = ("family", "interfaces_shown", "notes", "other_variant", "source", "tables", "where")
+    __slots__ = ("family", "interfaces_shown", "notes", "other_variant", "registered", "source", "tables", "where")
 
     def __init__(self, source: str, family: int, tables: dict[str, RuleTable], where: str = "") -> None:
         self.source = source
@@ -145,5 +145,6 @@ class IptablesRules:
         self.tables = tables
         self.where = where
         self.notes: list[str] = []
+        self.registered: dict[str, int] = {}  # a table's place among all nf_tables tables, where nft's listing tells it
         self.other_variant = False
         self.interfaces_shown = True

@@ -29,6 +29,7 @@ _CONNTRACK = -200
 _IPVS = "kube-ipvs0"  # where kube-proxy in ipvs mode puts the addresses of Services
 _NAT = {"PREROUTING": -100, "OUTPUT": -100, "INPUT": 100, "POSTROUTING": 100}
 ORDER = Unknown("nat order", "the legacy nat table was registered after the nft one")
+UNLISTED = Unknown("nat order", "the nat table of iptables was registered after the other nat chains of nf_tables")
 
 
 class Journey:
@@ -284,11 +285,13 @@ class Journey:
         return merge(done)
 
     def _nat_chains(self, entries: list[Entry], way: Way, via: str, *, source: bool) -> list[Way]:
-        legacy = [entry for entry in entries if entry.source == "iptables-legacy"]
-        others = [entry for entry in entries if entry.source != "iptables-legacy"]
+        legacy, question = [entry for entry in entries if entry.source == "iptables-legacy"], ORDER
+        if not legacy:
+            legacy, question = [entry for entry in entries if not entry.order], UNLISTED
+        others = [entry for entry in entries if entry not in legacy]
         if not legacy or not others:
             return self._in_order(entries, way, via, source=source)
-        legacy_last, nft_last = way.split(ORDER)
+        legacy_last, nft_last = way.split(question)
         ways = []
         if legacy_last is not None:  # the later one runs first
             ways += self._in_order(
