@@ -97,12 +97,12 @@ class NftablesSync:
         full = full or known is None or refused
         if full:
             self._owners = None
+            # Before it is written: what others do while we write, or right after it, is to be looked at.
+            self._trace.settled(family)
             names = self._state.services()
             self._full(settings, names)
         self._settings = settings
         self._trace.end(self._commits)
-        if full:
-            self._trace.settled(family)
         return Outcome(full, len(names), self._commits, time.monotonic() - began, refused)
 
     def _apply(self, text: str) -> None:

@@ -66,7 +66,7 @@ class Trace:
         return family in self._doubted
 
     def settled(self, family: str) -> None:
-        """Somebody looked: the family's rules are as they should be, or have just been written."""
+        """Somebody looked: the family's rules are as they should be, or all of them are about to be written."""
         self._doubted.discard(family)
 
     def _look(self, limit: int | None) -> None:
