@@ -63,6 +63,14 @@ def test_a_batch_answers_each_line_and_goes_on_behind_a_wrong_one(dump):
     assert done.returncode == 2
 
 
+def test_an_interface_for_all_lines_is_not_for_the_nodes_own_packets(dump):
+    row = {"from": "192.0.2.11", "to": "192.0.2.11:30450/tcp"}
+    done = podwire("packet", dump, *NODE, "--batch", "-", stdin=json.dumps(row))
+    answer = json.loads(done.stdout)
+    assert answer["packet"]["made_here"] is True
+    assert {outcome["verdict"] for outcome in answer["outcomes"]} == {"dnat"}
+
+
 @pytest.mark.parametrize(
     ("expect", "status", "said"),
     [

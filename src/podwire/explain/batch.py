@@ -115,8 +115,21 @@ def _object(row: dict[str, Any] | str, at: int) -> dict[str, Any]:
 
 def _ask(row: dict[str, Any], found: Sequence[Picture], in_interface: str) -> Answer:
     question = Question.of(row)
-    question.in_interface = question.in_interface or in_interface
-    return explain(question, starting_at(question, found), found)
+    here = starting_at(question, found)
+    if not question.in_interface and not _is_own(question.source, here):
+        question.in_interface = in_interface
+    return explain(question, here, found)
+
+
+def _is_own(source: str, picture: Picture) -> bool:
+    """Whether a source is the node itself: its packets come in nowhere."""
+    if source == "node" or source.startswith("node/"):
+        return True
+    try:
+        ip = Ip.parse(source.rpartition(":")[0] if source.count(":") == 1 else source.strip("[]"))
+    except ValueError:
+        return False
+    return picture.facts.routing.owner(ip) is not None or picture.facts.address_type(ip) == "LOCAL"
 
 
 def answers(lines: Iterable[str], found: Sequence[Picture], out: TextIO, in_interface: str = "") -> int:
