@@ -36,13 +36,15 @@ from podwire.rules.iptables.spell import spell
 from podwire.rules.vocabulary import Goto, Jump
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from podwire.kubeproxy.iptables import SharedChain
     from podwire.kubeproxy.layout import Layout
     from podwire.kubeproxy.settings import Settings
+    from podwire.rules.iptables.save import Dump
 
 BATCH = 2000
+MARK_CHAIN = "KUBE-MARK-MASQ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ def leftovers(layout: Layout) -> set[str]:
 def _own_batch(own: list[tuple[str, tuple[str, ...]]], settings: Settings, first: bool) -> str:
     change = Change("nat")
     if first:  # what own chains jump to besides each other
-        _write_base_chain(change, "KUBE-MARK-MASQ", settings)
+        _write_base_chain(change, MARK_CHAIN, settings)
     _write_own(change, own)
     return change.text()
 
@@ -189,8 +191,11 @@ def partial(before: Iterable[PortRecord], after: Iterable[tuple[PortRecord, Spel
     return tables.text()
 
 
-def cleanup(layout: Layout) -> str:
-    """The text that takes away everything of ours but KUBE-FIREWALL, which is kubelet's too."""
+def cleanup(layout: Layout, keep: Collection[tuple[str, str]] = ()) -> str:
+    """The text that takes away everything of ours but KUBE-FIREWALL, which is kubelet's too.
+
+    `keep` are chains (table, name) that somebody else's rules lead to, which cannot be removed: see `foreign_targets`.
+    """
     tables = Tables()
     ours = {*SHARED_CHAINS, *BASE_CHAINS, *[(table, CANARY) for table in TABLES]}
     targets = {where for where in ours if layout.has_chain(*where)}
@@ -198,8 +203,22 @@ def cleanup(layout: Layout) -> str:
         for rule in rules:  # in whatever words a kube-proxy of any age put it there
             if isinstance(rule.verdict, Jump | Goto) and (table, rule.verdict.chain) in targets:
                 tables[table].delete(chain, spell(rule))
-    for table, chain in targets:
-        tables[table].remove(chain)
-    for chain in leftovers(layout):
-        tables["nat"].remove(chain)
+    for table, chain in (*targets, *[("nat", chain) for chain in leftovers(layout)]):
+        if (table, chain) not in keep:
+            tables[table].remove(chain)
+        elif chain != MARK_CHAIN:  # that one leads nowhere and works for whoever uses it
+            tables[table].declare(chain)
     return tables.text()
+
+
+def foreign_targets(dump: Dump) -> set[tuple[str, str]]:
+    """The chains of ours, as (table, name), that rules of other programs' chains lead to."""
+    found = set()
+    for table in dump.tables.values():
+        for chain in table.chains.values():
+            own = (table.name, chain.name) in {*SHARED_CHAINS, *BASE_CHAINS} or chain.name.startswith(
+                (*naming.SERVICE_CHAIN_PREFIXES, naming.OLD_CHAIN_PREFIX)
+            )
+            if not own and chain.policy is None:
+                found |= {(table.name, line.rpartition(" ")[2]) for line in chain.lines}
+    return found

@@ -22,7 +22,8 @@ from podwire.kubeproxy.nftables_plan import Claims, full, own
 from podwire.kubeproxy.nftables_sync import NftablesSync
 from podwire.kubeproxy.settings import Settings
 from podwire.kubeproxy.trace import legacy_trace, nft_trace
-from podwire.rules.iptables.run import Iptables
+from podwire.rules.iptables import save
+from podwire.rules.iptables.run import Iptables, RestoreRefused
 from podwire.rules.nft.run import Nft, require
 
 if TYPE_CHECKING:
@@ -114,10 +115,25 @@ def remove_iptables(family: Family) -> None:
     door = Iptables(family.version)
     if spawn.find(door.name) is None or not door.usable():
         return  # who cannot read them has not written any
-    text = iptables_plan.cleanup(read_layout(door, family.version))
-    if text:
-        door.restore(text)
+    if clean_iptables(door, family.version):
         log.info("rules of iptables mode removed", extra={"kv": {"family": family.name}})
+
+
+def clean_iptables(door: Iptables, version: int) -> bool:
+    """Take away what is kube-proxy's of one family; whether there was anything. Raises PodwireError."""
+    text = iptables_plan.cleanup(read_layout(door, version))
+    if not text:
+        return False
+    try:
+        door.restore(text)
+    except RestoreRefused as error:
+        keep = iptables_plan.foreign_targets(save.read(door.save()))
+        if not keep:
+            raise
+        log.warning("chains that rules of others lead to are kept", extra={"kv": {"error": str(error)}})
+        # Tables before the refused one are done already.
+        door.restore(iptables_plan.cleanup(read_layout(door, version), keep))
+    return True
 
 
 def _without_raising(remove: Callable[[Family], None], families: Iterable[Family]) -> None:
