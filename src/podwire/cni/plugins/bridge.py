@@ -106,7 +106,7 @@ def _attach(request: Request, conf: Conf, host: Rtnl, undo: _Undo) -> Result:
             if conf.mac_spoof_check:
                 _check_spoofing(request, port.name, inside.mac, undo)
             if conf.ipam_type:
-                _configure(request, conf, host, bridge, container, sandbox, result, undo)
+                _configure(request, conf, host, bridge, container, inside, sandbox, result, undo)
             elif not conf.disable_container_interface:
                 container.set_link(inside.index, up=True)
         if not conf.disable_container_interface:
@@ -139,6 +139,7 @@ def _configure(
     host: Rtnl,
     bridge: Link,
     container: Rtnl,
+    inside: Link,
     sandbox: int,
     result: Result,
     undo: _Undo,
@@ -156,7 +157,7 @@ def _configure(
             ports.setting(f"net/ipv6/conf/{request.ifname}/enhanced_dad", 1)
         ports.setting(f"net/ipv6/conf/{request.ifname}/accept_dad", int(conf.enable_dad))
         ports.setting(f"net/ipv4/conf/{request.ifname}/arp_notify", 1)
-        iface.configure(container, request.ifname, result)
+        iface.configure(container, inside, result)
     _serve_gateways(conf, host, bridge, result, gateways)
     if conf.ip_masq:
         from podwire.cni.plugins.masquerade import Attachment, setup, teardown

@@ -35,8 +35,9 @@ def setting(name: str, value: object) -> None:
 def ensure_bridge(host: Rtnl, conf: Conf) -> Link:
     """The bridge, made if there is none, and up."""
     try:
-        made = _make_bridge(host, conf)
-        bridge = bridge_by_name(host, conf.bridge)
+        found = host.find_link(conf.bridge)
+        made = found is None and _make_bridge(host, conf)
+        bridge = bridge_by_name(host, conf.bridge) if found is None else _checked(found)
         if made:
             # Setting its MAC, even to what it is, pins it: else it follows the lowest of the ports, which come and go, and the
             # containers' ARP entries of their gateway go stale. (A bridge that is born with a MAC has no carrier until its
@@ -69,9 +70,13 @@ def bridge_by_name(host: Rtnl, name: str) -> Link:
         bridge = host.link(name)
     except NotFound:
         raise ValueError(f"could not lookup {quoted(name)}: Link not found") from None
-    if bridge.kind != "bridge":
-        raise ValueError(f"{quoted(name)} already exists but is not a bridge")
-    return bridge
+    return _checked(bridge)
+
+
+def _checked(link: Link) -> Link:
+    if link.kind != "bridge":
+        raise ValueError(f"{quoted(link.name)} already exists but is not a bridge")
+    return link
 
 
 def create_veth(request: Request, conf: Conf, host: Rtnl, bridge: Link, sandbox: int) -> Link:

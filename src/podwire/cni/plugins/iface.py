@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from podwire.errors import KernelError, NotFound
+from podwire.errors import KernelError
 from podwire.kernel import routes, sysctl
 
 TYPE_CHECKING = False
@@ -30,9 +30,9 @@ def said(error: KernelError) -> str:
     return text[:1].lower() + text[1:]
 
 
-def configure(rtnl: Rtnl, ifname: str, result: Result) -> None:
+def configure(rtnl: Rtnl, link: Link, result: Result) -> None:
     """Addresses, up, routes; returns when no IPv6 address is tentative. Raises ValueError or KernelError."""
-    link = _lookup(rtnl, ifname)
+    ifname = link.name
     gateways: dict[int, Ip] = {}
     ipv6 = False
     for ip in result.ips:
@@ -60,13 +60,6 @@ def configure(rtnl: Rtnl, ifname: str, result: Result) -> None:
             raise ValueError(f'failed to settle addresses for "{ifname}": {error}') from None
     for route in result.routes:
         _add_route(rtnl, link, ifname, route, route.gw or gateways.get(route.dst.ip.bits))
-
-
-def _lookup(rtnl: Rtnl, ifname: str) -> Link:
-    try:
-        return rtnl.link(ifname)
-    except NotFound:
-        raise ValueError(f'failed to lookup "{ifname}": Link not found') from None
 
 
 def _enable_ipv6(ifname: str) -> None:
