@@ -12,9 +12,11 @@ the next start takes them over. `cleanup` is what takes them away.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import socket
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, TypeVar
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from podwire.kubeproxy.modes import Mode
 
 T = TypeVar("T")
+SWITCH_SECONDS = 0.0005
 POD_CIDR_SECONDS = 300.0  # pkg/proxy's cmd/kube-proxy/app/server_linux.go: waitForPodCIDR
 log = logging.getLogger("podwire.kubeproxy")
 
@@ -253,6 +256,8 @@ class KubeProxy:
             self._other_mode_cleaned = True
             # Only now: until our rules were in place theirs served.
             self._mode.remove_other()
+            # What the first lists made stays: the garbage collector need not walk it again and again, holding up all threads.
+            gc.freeze()
 
     def _follow_service_cidrs(self) -> None:
         """Follow the ServiceCIDRs where the API has them (from Kubernetes 1.33 on by default) and lets us see them."""
@@ -323,6 +328,8 @@ def run(config: Config, stop: threading.Event) -> int:
     if os.geteuid() != 0:
         raise MissingCapability("running kube-proxy", "", "not root", "packet filter rules are written by root only")
     _name_process("kube-proxy")
+    # While a sync works through 10,000 Services, a thread that answers /healthz waits this long at each of its steps.
+    sys.setswitchinterval(SWITCH_SECONDS)
     mode = modes.choose(config)
     client = Client.from_kubeconfig(config.kubeconfig or None)
     fields = {
