@@ -70,7 +70,7 @@ def _iptables() -> Mode:
 
 def _nftables() -> Mode:
     families = (IPV4, IPV6) if _has_ipv6() else (IPV4,)
-    require(tuple(family.version for family in families), {family.version: _probe(family) for family in families})
+    require(tuple(family.version for family in families), {family.version: probe(family) for family in families})
     trace = nft_trace()
     return Mode(
         "nftables",
@@ -81,7 +81,7 @@ def _nftables() -> Mode:
     )
 
 
-def _probe(family: Family) -> str:
+def probe(family: Family) -> str:
     """A transaction that has everything ours have: whether the kernel takes it is asked before anything is written."""
     settings = Settings(family=family, node="", node_port_ips=None)
     return full(family, [own([base(settings)])], Claims(), {}).text()
