@@ -16,7 +16,7 @@ from rich.console import Console
 from podwire.errors import PodwireError
 
 # The CNI table comes last: measuring it moves this process to a network and mount namespace of its own.
-TABLES = ("lab", "explain", "cni")
+TABLES = ("lab", "explain", "kube_proxy", "cni")
 
 
 def main(names: list[str]) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -98,6 +99,17 @@ class IptablesSync:
         self._commits += text.count("\nCOMMIT\n")
         self._door.restore(text)
 
+    def _restore_all(self, texts: Iterable[str]) -> None:
+        """One after the other; the next text is worked out while the kernel's program is at the one before."""
+        with ThreadPoolExecutor(1, "restore") as worker:
+            running: Future[None] | None = None
+            for text in texts:
+                if running is not None:
+                    running.result()
+                running = worker.submit(self._restore, text)
+            if running is not None:
+                running.result()
+
     def _full(self, settings: Settings, names: list[str]) -> None:
         layout = read_layout(self._door, settings.family.version)
         self._trace.begin(settings.family.name)
@@ -125,8 +137,7 @@ class IptablesSync:
                     yield record, chains
 
         batch = plan.BATCH if self._door.backend == "nf_tables" else None
-        for text in plan.full(ports(), settings, layout, batch, remove=remove):
-            self._restore(text)
+        self._restore_all(plan.full(ports(), settings, layout, batch, remove=remove))
         self._services, self._endpoints = services, endpoints
 
     def _partial(self, settings: Settings, names: list[str]) -> None:
