@@ -146,7 +146,9 @@ def _compile(name: str, source: bytes) -> CodeType:
 
 def _write(path: str, data: bytes) -> None:
     """Whole or not at all: executables of an earlier installation may be reading it."""
-    draft = f"{path}.{os.getpid()}"
+    draft = (
+        f"{path}.{os.urandom(8).hex()}"  # not the process ID: nodes of a lab have the same ones, and one file system
+    )
     os.makedirs(os.path.dirname(path), exist_ok=True)
     try:
         with open(draft, "wb") as file:
