@@ -254,3 +254,26 @@ def test_a_namespace_of_a_test_is_reachable_by_its_path(pod):
             assert door.link("br0").name == "br0"
     finally:
         again.close()
+
+
+def test_a_link_deleted_ahead_is_gone_on_both_sides_when_the_call_returns():
+    with netns() as one, netns() as other:
+        for _ in range(20):
+            with one.rtnl() as near, other.rtnl() as far:
+                near.create_veth("near", "far", other.fd, up=True)
+                index = far.link("far").index
+                far.set_link(index, up=True)
+                far.add_address(index, "10.0.0.1/24")
+                far.delete_link_ahead(index)
+            with one.rtnl() as near, other.rtnl() as far:
+                assert near.find_link("near") is None
+                assert far.find_link("far") is None
+                assert [a for a in far.addresses(family=2) if a.ip == "10.0.0.1"] == []
+
+
+def test_a_link_that_cannot_be_deleted_ahead_is_an_error_at_once():
+    with netns() as one:
+        with one.rtnl() as door, pytest.raises(NotFound):
+            door.delete_link_ahead(4711)
+        with one.rtnl() as door, pytest.raises(KernelError, match="deleting the link index 1: "):
+            door.delete_link_ahead(1)  # loopback
