@@ -76,6 +76,7 @@ class _Writer:
         self.port: ServicePort = port
         self.settings = settings
         self.endpoint_comments = endpoint_comments
+        self._chains: dict[str, str] = {}  # by endpoint: a hash that takes a quarter of the whole translation
         self.protocol = v.Protocol(port.protocol)
         self.at_port = v.Ports(port.protocol, None, v.PortRange(port.port))
         digest = naming.chain_hash(port.title + port.protocol)
@@ -213,7 +214,11 @@ class _Writer:
         yield v.Rule((v.Comment(f"other traffic to {port.title} will be dropped by KUBE-PROXY-FIREWALL"),))
 
     def _endpoint_chain(self, endpoint: Endpoint) -> str:
-        return naming.endpoint_chain(self.port.title, self.port.protocol, endpoint.address)
+        chain = self._chains.get(endpoint.address)
+        if chain is None:
+            chain = naming.endpoint_chain(self.port.title, self.port.protocol, endpoint.address)
+            self._chains[endpoint.address] = chain
+        return chain
 
     def _endpoint_comment(self, text: str) -> tuple[v.Match, ...]:
         return (v.Comment(text),) if self.endpoint_comments else ()
