@@ -1,4 +1,4 @@
-"""podwire explain: one subcommand a question, each in a module of its own (`explain_packet.py`, `explain_pod.py`)."""
+"""podwire explain: one subcommand a question, each in a module of its own (`explain_packet.py`, …)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import typer
 
 #: The modules of the subcommands; each has `add(app)`.
-MODULES = ("explain_packet", "explain_pod")
+MODULES = ("explain_packet", "explain_pod", "explain_service")
 
 
 def register(app: typer.Typer) -> None:

@@ -235,6 +235,12 @@ def _node(text: str, picture: Picture) -> Ip | None:
     return _own_address(picture, 4) if own else None
 
 
+def node_address(picture: Picture, family: int = 4) -> Ip | None:
+    """The address by which others reach this node: of its Node object, else as routes and addresses tell; None: not known."""
+    found = _node("node", picture)
+    return found if found is not None and found.bits == (32 if family == 4 else 128) else _own_address(picture, family)
+
+
 def _own_address(picture: Picture, family: int) -> Ip | None:
     """The address on the device of the default route, else the first one that is not a bridge's or lo's."""
     default = picture.facts.routing.lookup(Ip.parse(EXTERNAL[family]))

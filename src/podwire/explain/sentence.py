@@ -25,20 +25,24 @@ def sentence(answer: Answer) -> str:
     """What becomes of the packet."""
     packet = answer.asked.packet
     source = str(packet.src) if packet.src_known else "this node"
-    start = f"{source} to {at(packet)}/{packet.protocol}"
+    return f"{source} to {at(packet)}/{packet.protocol} {predicate(answer)}."
+
+
+def predicate(answer: Answer) -> str:
+    """The same without naming the packet: `is translated to …`."""
     plain = [one for one in answer.outcomes if not _conditions(one)]
     told = plain or answer.outcomes
-    text = f"{start} {_together(told)}"
+    text = _together(told)
     rest = [one for one in answer.outcomes if one not in told]
     for one in rest[:3]:
-        text += f"; but it {_one(one)} if {' and '.join(_conditions(one)[:2])}"
+        text += f"; but it {outcome_phrase(one)} if {' and '.join(_conditions(one)[:2])}"
     if len(rest) > 3:
         text += f"; and {len(rest) - 3} more possibilities"
     if any(one.otherwise for one in told):
         text += f"; with other probabilities if {' or if '.join(_reasons(told)[:3])}"
     if not plain and len(answer.outcomes) > 1:
         text += f"; it depends on: {'; '.join(answer.depends_on[:3])}"
-    return text + "."
+    return text
 
 
 def _reasons(outcomes: list[Outcome]) -> list[str]:
@@ -57,7 +61,7 @@ def _together(outcomes: list[Outcome]) -> str:
         return "comes to no end that podwire can tell"
     kinds = {(one.verdict, one.masquerade) for one in outcomes}
     if len(outcomes) == 1:
-        return _one(outcomes[0])
+        return outcome_phrase(outcomes[0])
     if {verdict for verdict, _ in kinds} == {"dnat"}:
         shares = {round(one.probability, 6) for one in outcomes}
         equal = len(shares) == 1 and all(not _conditions(one) for one in outcomes)
@@ -69,7 +73,7 @@ def _together(outcomes: list[Outcome]) -> str:
     if all(one.verdict == "unknown" and one.to and one.packet is not None and one.packet.dnat for one in outcomes):
         named = [f"{one.to} ({share(one.probability)})" for one in outcomes[:_MOST_NAMED]]
         return f"is probably translated to {' or '.join(named)}, by chains that are not in this input"
-    return " or ".join([f"{_one(one)} ({share(one.probability)})" for one in outcomes[:4]])
+    return " or ".join([f"{outcome_phrase(one)} ({share(one.probability)})" for one in outcomes[:4]])
 
 
 def _source(outcomes: list[Outcome]) -> str:
@@ -82,7 +86,8 @@ def _source(outcomes: list[Outcome]) -> str:
     return f", masqueraded as {' or '.join(names[:3])}"
 
 
-def _one(outcome: Outcome) -> str:
+def outcome_phrase(outcome: Outcome) -> str:
+    """What becomes of the packet in one outcome."""
     where = _where(outcome)
     if outcome.verdict == "drop":
         moved = (
