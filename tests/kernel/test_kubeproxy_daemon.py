@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import socket
 import struct
@@ -257,6 +258,8 @@ def test_it_says_what_it_did_and_how_long_it_took(vote):
     assert 'kubeproxy_sync_proxy_rules_iptables_total{ip_family="IPv4",table="nat"}' in page
     assert vote.get("/proxyMode", 10249).endswith("iptables")
     assert " INFO kube-proxy synced family=IPv4 kind=partial services=1 took=" in vote.log()
+    assert re.search(r"kind=partial services=1 took=\d+ms changed=default/azure-vote-front$", vote.log(), re.MULTILINE)
+    assert re.search(r"kind=full .* changed=start$", vote.log(), re.MULTILINE)
 
 
 def test_sigterm_ends_it_cleanly_and_cleanup_takes_its_rules_away(vote):

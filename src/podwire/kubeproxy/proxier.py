@@ -117,15 +117,15 @@ class Proxier:
         if settings is None:
             return
         full, resolved_anew = proxy.failed, settings != proxy.settings
+        why = _why(proxy, settings)
         if not full and not resolved_anew and not proxy.touched:
             missing = proxy.sync.damaged()
             if not missing:
                 self._health.synced(proxy.name)
                 return
             self._metrics.repairs.labels(proxy.name).inc()
-            shown = "; ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-            log.warning("somebody took rules away, writing all again", extra={"kv": {"missing": shown}})
-            full = True
+            log.warning("somebody took rules away, writing all again", extra={"kv": {"missing": _some(missing, "; ")}})
+            full, why = True, "repair"
         touched = set(proxy.touched)
         outcome = proxy.sync.sync(settings, touched, full=full)
         proxy.touched -= touched
@@ -133,6 +133,15 @@ class Proxier:
         proxy.settings, proxy.failed = settings, False
         self._health.synced(proxy.name)
         self._measure(proxy, outcome, batch)
+        if outcome.restores:
+            fields = {
+                "family": proxy.name,
+                "kind": "full" if outcome.full else "partial",
+                "services": outcome.services,
+                "took": f"{outcome.seconds * 1000:.0f}ms",
+                "changed": why or _some(sorted(touched), ","),
+            }
+            log.info("synced", extra={"kv": fields})
         self._clean_flows(proxy, settings, None if outcome.full or resolved_anew else touched)
 
     def _measure(self, proxy: FamilyProxy, outcome: Outcome, batch: Batch) -> None:
@@ -146,14 +155,6 @@ class Proxier:
             changed = _changed_at(piece)
             if changed is not None and piece is not None and piece.address_type == name:
                 metrics.programming.labels(name).observe(max(0.0, now - changed))
-        if outcome.restores:
-            fields = {
-                "family": name,
-                "kind": "full" if outcome.full else "partial",
-                "services": outcome.services,
-                "took": f"{outcome.seconds * 1000:.0f}ms",
-            }
-            log.info("synced", extra={"kv": fields})
 
     def _clean_flows(self, proxy: FamilyProxy, settings: Settings, touched: set[str] | None) -> None:
         """Delete the UDP flows to endpoints that are gone, of these Services (None: all) and of those it failed for before."""
@@ -173,6 +174,20 @@ class Proxier:
         self._metrics.conntrack_deleted.labels(proxy.name).inc(deleted)
         if deleted:
             log.info("stale UDP flows deleted", extra={"kv": {"family": proxy.name, "flows": deleted}})
+
+
+def _why(proxy: FamilyProxy, settings: Settings) -> str:
+    """What besides Services leads to a sync; empty if nothing does."""
+    if proxy.failed:
+        return "failure before"
+    if settings == proxy.settings:
+        return ""
+    return "start" if proxy.settings is None else "settings of the node"
+
+
+def _some(names: list[str], between: str) -> str:
+    """The first few."""
+    return between.join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _changed_at(piece: EndpointSlice | None) -> float | None:
