@@ -243,9 +243,20 @@ def measure() -> Measured:
 
 
 def _measure_chains(found: Measured, label: str, *, masquerade: bool) -> None:
-    own: dict[str, object] = {"type": "flannel", "delegate": {**DELEGATE, "ipMasq": masquerade, "bridge": "own0"}, "bridge": "own0"}
+    own: dict[str, object] = {
+        "type": "flannel",
+        "delegate": {**DELEGATE, "ipMasq": masquerade, "bridge": "own0"},
+        "bridge": "own0",
+    }
     ipam = {"type": "host-local", "ranges": [[{"subnet": "10.244.1.0/24"}]], "routes": [{"dst": "10.244.0.0/16"}]}
-    theirs: dict[str, object] = {"type": "bridge", "mtu": 1450, "isGateway": True, "ipMasq": masquerade, "ipam": ipam, **DELEGATE}
+    theirs: dict[str, object] = {
+        "type": "bridge",
+        "mtu": 1450,
+        "isGateway": True,
+        "ipMasq": masquerade,
+        "ipam": ipam,
+        **DELEGATE,
+    }
     with helper() as used:
         chains = {
             "reference": Chain(f"{REFERENCE_CNI}/bridge", {**theirs, "bridge": "ref0"}),

@@ -24,7 +24,9 @@ def files(folder):
 
 
 def main(source):
-    cases = {name: files(f"{source}/{name}") for name in sorted(os.listdir(source)) if os.path.isdir(f"{source}/{name}")}
+    cases = {
+        name: files(f"{source}/{name}") for name in sorted(os.listdir(source)) if os.path.isdir(f"{source}/{name}")
+    }
     with gzip.GzipFile(f"{HERE}/cases.json.gz", "wb", 9, mtime=0) as file:
         file.write(json.dumps(cases, separators=(",", ":"), sort_keys=True).encode())
     print(len(cases), "cases")

@@ -42,7 +42,6 @@ def state(folder):
         "iptables": text(f"{folder}/iptables-save.txt"),
         "ip6tables": text(f"{folder}/ip6tables-save.txt"),
         "nft": text(f"{folder}/nft.txt"),
-        "nft": text(f"{folder}/nft.txt"),
         "packets": [
             {key: part for key, part in packet.items() if key != "verified_in_kernel"}
             for packet in loaded(f"{folder}/packets.json") or []
@@ -70,7 +69,6 @@ def case(folder):
         "node": scenario["node"],
         "interfaces": scenario["nodeInterfaces"],
         "routes": scenario["routes"],
-        "route_localnet": scenario.get("route_localnet_after_start"),
         "route_localnet": scenario["route_localnet_after_start"],
         "states": [state(folder), *[state(f"{folder}/{step}") for step in steps]],
         "healthcheck": (loaded(f"{folder}/healthcheck.json") or {}).get("iptables"),
