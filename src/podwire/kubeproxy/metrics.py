@@ -35,6 +35,7 @@ class Metrics:
         )
         self.rules = self._gauge("sync_proxy_rules_iptables_total", "iptables rules of ours", (*family, "table"))
         self.restore_failures = self._counter("sync_proxy_rules_iptables_restore_failures", "Syncs that failed", family)
+        self.nft_failures = self._counter("sync_proxy_rules_nftables_sync_failures", "Syncs that nft refused", family)
         self.partial_failures = self._counter(
             "sync_proxy_rules_iptables_partial_restore_failures", "Partial syncs that had to be made full", family
         )

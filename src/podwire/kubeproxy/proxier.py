@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from podwire.errors import KernelError, PodwireError
 from podwire.kubeproxy import conntrack
 from podwire.kubeproxy.objects import TRIGGER_TIME
+from podwire.rules.nft.run import NftRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +105,9 @@ class Proxier:
             except PodwireError as error:
                 proxy.failed = True
                 self._health.queued(proxy.name)
-                self._metrics.restore_failures.labels(proxy.name).inc()
+                by_nft = isinstance(error, NftRefused)
+                failures = self._metrics.nft_failures if by_nft else self._metrics.restore_failures
+                failures.labels(proxy.name).inc()
                 fields = {"family": proxy.name, "error": str(error)}
                 log.error("sync failed, old rules stay", extra={"kv": fields})  # noqa: TRY400 - it says what was refused
                 errors.append(error)
