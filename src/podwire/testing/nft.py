@@ -192,14 +192,21 @@ def _spell(key: str, comment: str, verdict: str) -> str:
 class Listing:
     """A table as {chain: rules} and {set: sorted elements}.
 
-    Chains that are empty and that nothing leads to do not count, nor does which clients session affinity knows.
+    What waits to be removed does not count: chains that are empty and that nothing leads to, sets of session affinity that
+    no rule uses. Nor does it count which clients session affinity knows.
     """
 
     def __init__(self, chains: dict[str, list[str]], elements: dict[str, list[str]]) -> None:
         leads = set(_LEADS_TO.findall(" ".join(rule for rules in chains.values() for rule in rules)))
         leads |= set(_LEADS_TO.findall(" ".join(text for found in elements.values() for text in found)))
         self.chains = {name: rules for name, rules in chains.items() if rules or name in leads}
-        self.elements = {name: [] if name.startswith("affinity-") else found for name, found in elements.items()}
+        used = set(_USES.findall(" ".join(rule for rules in chains.values() for rule in rules)))
+        affinity = {name for name in elements if name.startswith("affinity-")}
+        self.elements = {
+            name: [] if name in affinity else found
+            for name, found in elements.items()
+            if name not in affinity or name in used
+        }
 
     @staticmethod
     def read(text: str, family: str) -> Listing:
