@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import threading
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 
 from kubeproxy_changes import STEPS, batch, endpoint_slice, follow, service
+from kubeproxy_golden import cases, objects, settings
+from packet_probe import Arrival, Probe
 from podwire.errors import MissingCapability
 from podwire.kubeproxy import modes
 from podwire.kubeproxy.changes import Batch, Changes
@@ -42,8 +47,8 @@ class FailingNft(Nft):
 class Proxy:
     """One family in a namespace."""
 
-    def __init__(self, node, door, most_maps=1000):
-        self.node, self.door, self.touched = node, door, set()
+    def __init__(self, node, door, most_maps=1000, wanted=SETTINGS):
+        self.node, self.door, self.wanted, self.touched = node, door, wanted, set()
         self.state = State(IPV4, "node-1")
         self.sync = NftablesSync(self.state, door, nft_trace(), most_maps)
 
@@ -51,7 +56,7 @@ class Proxy:
         self.touched |= self.state.apply(batch)
 
     def run(self):
-        outcome = self.node.call(lambda: self.sync.sync(SETTINGS, self.touched))
+        outcome = self.node.call(lambda: self.sync.sync(self.wanted, self.touched))
         self.touched = set()
         return outcome
 
@@ -90,6 +95,52 @@ def test_any_sequence_of_changes_and_failures_ends_in_the_kernel_where_a_fresh_s
         one.run()
     assert not proxy.listing().differences(fresh.listing())
     assert not fresh.listing().differences(fake.listing()), "the fake behaves like the kernel"
+
+
+def test_no_packet_to_an_unchanged_service_is_lost_while_others_change_and_syncs_fail():
+    testing.require("root", "nft", "ip")
+    case = cases()["07-nodeport"]
+    recorded = case["states"][0]
+    packets = [packet for packet in recorded["packets"] if packet["via"] == "eth0" and "expect_nftables" not in packet]
+    packets = [packet for packet in packets if packet["expect"]["verdict"] == "dnat"]
+    assert len({packet["dst"] for packet in packets}) > 1, "by clusterIP and by NodePort"
+    with Probe(case["interfaces"], case["routes"], localnet=False) as probe:
+        door, stop, outcomes = FailingNft(4), threading.Event(), Counter()
+        door.at = 0
+        proxy = Proxy(probe.node, door, wanted=settings(case, recorded, IPV4, "nftables"))
+        proxy.apply(objects(recorded).batch)
+        proxy.run()
+
+        def change():
+            for number in itertools.count():
+                if stop.is_set():
+                    return
+                ips = [f"10.244.3.{one + 1}" for one in range(number % 3)]
+                proxy.apply(
+                    batch(service("other", node_port=31999, type="NodePort"), endpoint_slice("o-1", "other", *ips))
+                )
+                door.at = number % 4
+                try:
+                    proxy.run()
+                    outcomes["done"] += 1
+                except NftRefused:
+                    outcomes["failed"] += 1
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        sent = {}
+        for number in range(4000):
+            packet = packets[number % len(packets)]
+            sent[probe.send(packet)] = packet
+        stop.set()
+        thread.join()
+        found = probe.outcomes(sent)
+    assert outcomes["failed"] > 5
+    assert outcomes["done"] > 5
+    lost = [
+        port for port, end in found.items() if not isinstance(end, Arrival) or end.to not in sent[port]["expect"]["to"]
+    ]
+    assert lost == []
 
 
 def started(node, *items):
