@@ -1,5 +1,6 @@
 """A node with podwire's CNI plugins on it, containers, and traffic between them: for the tests that run the installed executables."""
 
+import contextlib
 import json
 import socket
 import subprocess
@@ -47,8 +48,10 @@ class Host:
             self.node.command(*under, f"{self.binaries}/{conf['type']}"),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables, text=True,
         )  # fmt: skip
-        process.stdin.write(json.dumps(conf))
-        process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it may be dead already: some are killed early
+            process.stdin.write(json.dumps(conf))
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
         process.stdin = None
         return process
 
