@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import typer
 
 #: The modules of the subcommands; each has `add(app)`.
-MODULES = ("explain_packet", "explain_pod", "explain_service")
+MODULES = ("explain_packet", "explain_pod", "explain_service", "explain_rules")
 
 
 def register(app: typer.Typer) -> None:

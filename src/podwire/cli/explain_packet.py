@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from podwire.cli import sources
+from podwire.cli import html_output, sources
+from podwire.cli.html_output import Html  # noqa: TC001 - typer reads annotations
 
 if TYPE_CHECKING:
     from podwire.explain.picture import Picture
@@ -50,6 +51,7 @@ def packet(
     table: Table = "",
     as_json: Json = False,
     batch: Annotated[str, typer.Option("--batch", metavar="FILE|-", help="One JSON question a line, one JSON answer a line.", show_default=False)] = "",
+    html: Html = "",
 ) -> int:  # fmt: skip
     """Where a packet goes: every rule it meets, every end it may come to.
 
@@ -59,6 +61,7 @@ def packet(
     from podwire.explain.batch import answers, number, opened
     from podwire.explain.question import Question
 
+    html_output.check(html, as_json=as_json or bool(batch))
     found = pictures(
         paths, node, name, bundle, rules, kubeconfig, given(node_address, local_cidr, route, recent, table)
     )
@@ -70,10 +73,10 @@ def packet(
             "explain packet", answer="--from and --to are needed", hint="--from external --to 10.0.0.1:30450/tcp"
         )
     question = Question(source, to, in_interface, number("--mark", mark), ctstate, tcp_flags, uid, gid)
-    return show(question, found, as_json=as_json)
+    return show(question, found, as_json=as_json, html=html)
 
 
-def show(question: object, found: list[Picture], *, as_json: bool) -> int:
+def show(question: object, found: list[Picture], *, as_json: bool, html: str = "") -> int:
     """Answer one question on the terminal."""
     import json
 
@@ -83,7 +86,11 @@ def show(question: object, found: list[Picture], *, as_json: bool) -> int:
 
     here = starting_at(question, found)  # type: ignore[arg-type]  # a Question; imported late
     answer = explain(question, here, found)  # type: ignore[arg-type]  # as above
-    if as_json:
+    if html:
+        from podwire.explain.html_reports import packet_page
+
+        html_output.write(html, packet_page(answer), answer.sentence)
+    elif as_json:
         typer.echo(json.dumps(answer.as_json(), indent=2, ensure_ascii=False))
     else:
         for line in lines(answer):

@@ -40,6 +40,9 @@ class Entry(NamedTuple):
     nat: bool
     reroutes: bool
     run: Run
+    family: str = "4"  # with the next two: which chain it is, as rule_graph names it
+    table: str = ""
+    chain: str = ""
 
 
 class Ruleset(NamedTuple):
@@ -106,7 +109,17 @@ class Hooks:
                 walk = IptablesWalk(rules, table, hook, self._facts)
                 order = rules.registered[name] * MOST_CHAINS if name in rules.registered else 0
                 found.append(
-                    Entry(PRIORITIES[name + side], order, rules.source, name == "nat", name == "mangle", walk.run)
+                    Entry(
+                        PRIORITIES[name + side],
+                        order,
+                        rules.source,
+                        name == "nat",
+                        name == "mangle",
+                        walk.run,
+                        str(rules.family),
+                        name,
+                        hook,
+                    )
                 )
         return found
 
@@ -120,6 +133,16 @@ class Hooks:
                 if chain.hook.upper() == hook:
                     walk = NftWalk(table, chain, hook, self._facts)
                     found.append(
-                        Entry(chain.priority, order, "nft", chain.kind == "nat", chain.kind == "route", walk.run)
+                        Entry(
+                            chain.priority,
+                            order,
+                            "nft",
+                            chain.kind == "nat",
+                            chain.kind == "route",
+                            walk.run,
+                            table.family,
+                            table.name,
+                            chain.name,
+                        )
                     )
         return found

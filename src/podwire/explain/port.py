@@ -62,11 +62,17 @@ class PortReport:
     def rules(self) -> list[Step]:
         """The rules that decide where packets to the port go, each once."""
         found: dict[tuple[object, ...], Step] = {}
-        for client in self.clients:
-            for outcome in client.answer.outcomes:
-                for step in outcome.path:
-                    if step.hook in ("PREROUTING", "OUTPUT") and step.source not in ("routing", "bridge", "conntrack"):
-                        found.setdefault((step.source, step.table, step.chain, step.position), step)
+        for outcome in [one for client in self.clients for one in client.answer.outcomes]:
+            rules = [step for step in outcome.path if step.source not in ("routing", "bridge", "conntrack")]
+            kept = [
+                step
+                for step in rules
+                if step.hook in ("PREROUTING", "OUTPUT") and (step.table == "nat" or step.source == "nft")
+            ]
+            if outcome.verdict in ("drop", "reject"):
+                kept += rules[-1:]
+            for step in kept:
+                found.setdefault((step.source, step.table, step.chain, step.position, step.text), step)
         return list(found.values())
 
     def as_json(self) -> dict[str, Any]:
@@ -242,6 +248,10 @@ def _end(outcome: Outcome, client: Client) -> str:
             if "nobody listens" in outcome.detail
             else "reach whoever listens there, not translated"
         )
+    last = outcome.path[-1] if outcome.path else None
+    if outcome.verdict in ("drop", "reject") and last is not None and last.table and last.position:
+        said = f"rejected ({outcome.detail})" if outcome.verdict == "reject" else "dropped"
+        return f"are {said} by {last.table} {last.chain} rule {last.position}"
     text = outcome_phrase(outcome)
     for one, many in (("is ", "are "), ("goes ", "go "), ("comes ", "come ")):
         if text.startswith(one):

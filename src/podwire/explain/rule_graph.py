@@ -91,6 +91,10 @@ class Graph:
         found = self._nft[place][1].policy if place in self._nft else self._iptables[place].policy
         return (found or "").lower()
 
+    def size(self, place: Place) -> int:
+        """How many rules the chain has."""
+        return len(self._nft[place][1].rules) if place in self._nft else len(self._iptables[place].lines)
+
     def rules(self, place: Place) -> list[tuple[int, str]]:
         """The chain's rules as they stood in the input, with their positions."""
         if place in self._nft:
@@ -111,10 +115,10 @@ class Graph:
                 return []
         return self._edges[place]
 
-    def below(self, place: Place) -> list[Place]:
-        """The chain and all that it leads to, each once, nearest first."""
+    def below(self, *places: Place) -> list[Place]:
+        """The chains and all that they lead to, each once, in the order of the rules."""
         found: dict[Place, None] = {}
-        todo = [place]
+        todo = list(places[::-1])
         while todo:
             at = todo.pop()
             if at in found or at not in self:
