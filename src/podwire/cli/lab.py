@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from typing import Annotated
 
@@ -50,9 +49,7 @@ def up(
         timeout=timeout,
     )
     progress = Progress()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # nohup's is not
-            signal.signal(number, signal.default_int_handler)
+    build.interrupt_once()
     topology = build.up(options, progress)
     kubeconfig = Folder(name).kubeconfig
     which = "" if name == "lab" else f" --name {name}"

@@ -21,7 +21,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from podwire.errors import PodwireError
 from podwire.kernel import spawn
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from podwire.lab.progress import Progress
     from podwire.lab.state import Process
     from podwire.lab.topology import Machine
+
+
+#: How long a program that is run on a machine while it is made may take.
+RUN_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +70,39 @@ def up(options: Options, progress: Progress) -> Topology:
             topology, underlay = _claim_underlay(options, folder, progress)
             _build(topology, folder, underlay, progress, options.timeout)
         except BaseException as error:
-            with _uninterrupted():
-                why = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-                progress.note(f"{why}: taking it down again")
-                _undo(folder)
+            why = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            progress.note(f"{why}: taking it down again")
+            _undo(folder)
             raise
     return topology
 
 
+def interrupt_once() -> None:
+    """Let SIGINT, SIGTERM and SIGHUP interrupt this process once and be ignored from then on.
+
+    The first one has everything undone; whoever is impatient and presses Ctrl-C again must not stop that half-way. Blocking
+    them in this thread would not do: Python runs its handlers here for a signal that any other thread has received.
+    """
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    numbers = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]  # nohup's stays ignored
+
+    def interrupted(_number: int, _frame: object) -> NoReturn:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in numbers:
+        signal.signal(number, interrupted)
+
+
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Whoever presses Ctrl-C twice still gets all of it undone; the second one is heard afterwards."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+def _workers() -> Iterator[ThreadPoolExecutor]:
+    """Threads to do one thing on several machines; when one fails nothing more is begun, and what was begun is waited for."""
+    pool = ThreadPoolExecutor(max_workers=4)
     try:
-        yield
+        yield pool
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        pool.shutdown(cancel_futures=True)
 
 
 def _lay_out(options: Options, taken: list[IPv4Network]) -> Topology:
@@ -110,7 +131,7 @@ def _claim_underlay(options: Options, folder: Folder, progress: Progress) -> tup
 
 
 def _build(topology: Topology, folder: Folder, underlay: Process, progress: Progress, timeout: float) -> None:
-    with ThreadPoolExecutor(max_workers=4) as pool:
+    with _workers() as pool:
         list(pool.map(lambda machine: _make_machine(topology, folder, machine), topology.machines))
         for machine in topology.machines:
             holder = processes.living_holder(folder, machine.name)
@@ -152,10 +173,16 @@ def _start_node(topology: Topology, folder: Folder, node: Machine) -> None:
 def run_on(folder: Folder, machine: str, argv: list[str], env: dict[str, str]) -> str:
     """Run a program on a machine to its end; its output. Raises PodwireError when it fails."""
     holder = processes.living_holder(folder, machine)
-    done = subprocess.run(  # nsenter is setns(2) and a fork, in a program that every Debian has
-        ["nsenter", f"--target={holder.pid}", "--mount", "--uts", "--net", "--pid", "--wd=/", "--", *argv],
-        env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-    )  # fmt: skip
+    # nsenter is setns(2) and a fork, in a program that every Debian has.
+    entered = ["nsenter", f"--target={holder.pid}", "--mount", "--uts", "--net", "--pid", "--wd=/", "--", *argv]
+    try:
+        done = subprocess.run(
+            entered, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            check=False, timeout=RUN_SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        late = f"it had not ended after {RUN_SECONDS} s"
+        raise PodwireError(f"running on {machine}", " ".join(argv[-6:]), late) from error
     output = done.stdout.decode(errors="replace")
     if done.returncode != 0:
         said = output.strip().splitlines()
