@@ -19,7 +19,7 @@ h2{font-size:1.05rem;margin:2rem 0 .6rem}
 h3{font-size:.95rem;margin:1.2rem 0 .3rem;overflow-wrap:anywhere}
 code,.rule,td.m,svg text.t{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"Liberation Mono",monospace}
 figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:10px;overflow:hidden}
-.scroll{overflow:auto;max-height:64rem;padding:.4rem}
+.scroll{overflow:auto;max-height:max(26rem,calc(100vh - 8rem));padding:.4rem}
 .scroll svg{display:block;margin:0 auto}
 .bar{display:flex;flex-wrap:wrap;gap:.5rem;align-items:center;padding:.55rem .7rem;border-top:1px solid var(--line);min-height:3.2rem}
 .bar button{font:inherit;font-size:.85rem;color:var(--blue);background:var(--blue-soft);border:1px solid transparent;border-radius:7px;padding:.3rem .75rem;cursor:pointer}
@@ -55,9 +55,9 @@ ol.steps li.lit{border-left-color:var(--blue)}
 ol.steps li.now,:target:not(.card):not(section){background:var(--blue-soft);border-left-color:var(--now)}
 .place{display:block;color:var(--soft);font-size:.76rem}
 .rule{overflow-wrap:anywhere;font-size:.8rem}
-table{border-collapse:collapse;width:100%;font-size:.88rem}
+table{border-collapse:collapse;min-width:min(100%,30rem);font-size:.88rem}
 th{text-align:left;font-weight:600;color:var(--soft);font-size:.8rem}
-th,td{padding:.35rem .6rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
+th,td{padding:.35rem 1.6rem .35rem 0;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
 td.m{font-size:.82rem}
 .wide{overflow-x:auto}
 details{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:.5rem .9rem;margin:.6rem 0}
@@ -70,7 +70,7 @@ ul.tree li{margin:.2rem 0;overflow-wrap:anywhere}
 .bang{color:var(--bad)}
 footer{margin-top:2.5rem;color:var(--soft);font-size:.8rem;overflow-wrap:anywhere}
 a{color:var(--blue)}
-@media(max-width:40rem){.scroll{max-height:34rem}th,td{padding-right:.4rem}}
+@media(max-width:40rem){.scroll{max-height:70vh}th,td{padding-right:.4rem}}
 @media print{.scroll{max-height:none;overflow:visible}.bar{display:none}}
 """
 

@@ -142,7 +142,7 @@ class _Layout:
         name = self.figure.name
         head = (
             f'<svg viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" role="group" aria-label="{esc(self.figure.label)}">'
-            f'<defs><marker id="{name}-m" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" class="tip"/></marker></defs>'
+            f'<defs><marker id="{name}-m" viewBox="0 0 8 8" refX="7" refY="4" markerUnits="userSpaceOnUse" markerWidth="10" markerHeight="10" orient="auto"><path d="M0 0L8 4L0 8z" class="tip"/></marker></defs>'
         )  # fmt: skip
         arrows = "".join([self._arrow(pair) for pair in self.arrows])
         return f"{head}{arrows}{''.join([self._box(key) for key in self.on])}</svg>"

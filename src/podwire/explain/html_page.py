@@ -42,9 +42,10 @@ def page(kind: str, answer: str, body: str) -> str:
 
 
 def heading(answer: str) -> str:
-    """The answer, smaller where it is long."""
+    """The answer, smaller where it is long. A name that it begins with keeps its small letter."""
+    answer = f"T{answer[1:]}" if answer.startswith(("the node ", "this node ")) else answer
     looks = ' class="long"' if len(answer) > _LONG else ""
-    return f"<h1{looks}>{esc(answer[:1].upper() + answer[1:])}</h1>"
+    return f"<h1{looks}>{esc(answer)}</h1>"
 
 
 def _hash(text: str) -> str:
