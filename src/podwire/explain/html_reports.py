@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from podwire.explain.html_figure import esc
 from podwire.explain.html_page import drawn, heading, notes, outcomes, page, rule_list, section, table
 from podwire.explain.html_ways import chain_link, packet_figure, rules_figure, service_figure
-from podwire.explain.render_rules import base, branch, folded
+from podwire.explain.render_rules import base, branch, folded, unreached
 from podwire.explain.render_text import ends, holders
 
 if TYPE_CHECKING:
@@ -118,9 +118,7 @@ def rules_page(report: RulesReport) -> str:
     body += section("Services", table(("Service", "frontends", "endpoints", "by"), rows), "services")
     if len(report.services) > _MOST_SERVICES:
         body += f"<p>and {len(report.services) - _MOST_SERVICES:,} more, which --json has</p>"
-    body += notes(
-        "No hook leads to", [f"{one.source} {one.table} {one.chain}" for one in report.unreached[:_MOST_BRANCHES]]
-    )
+    body += notes("No hook leads to", [unreached(one) for one in report.unreached[:_MOST_BRANCHES]])
     body += notes("Warnings", report.warnings) + notes("Read", report.inputs)
     return page(f"explain rules · {report.node}", report.sentence, body)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from podwire.explain.rule_graph import Place
     from podwire.explain.rules_report import Branch, Node, RulesReport, ServiceRules
 
 _MOST_BRANCHES = 24
@@ -38,7 +39,7 @@ def lines(report: RulesReport, *, everything: bool = False) -> Iterator[str]:
         yield ""
         yield "No hook leads to"
         cut = report.unreached[: most or _MOST_BRANCHES]
-        yield from [f"  {one.source} {one.table} {one.chain}" for one in cut]
+        yield from [f"  {unreached(one)}" for one in cut]
         if len(report.unreached) > len(cut):
             yield f"  and {len(report.unreached) - len(cut):,} more (--all)"
     for title, texts in (("Warnings", report.warnings), ("Read", report.inputs)):
@@ -48,11 +49,19 @@ def lines(report: RulesReport, *, everything: bool = False) -> Iterator[str]:
             yield from [f"  {text}" for text in texts]
 
 
+def unreached(place: Place) -> str:
+    """A chain that no hook leads to."""
+    return f"{place.source}{_family(place)} {place.table} {place.chain}"
+
+
+def _family(place: Place) -> str:
+    return {"4": "", "6": " IPv6"}.get(place.family, f" {place.family}")
+
+
 def base(node: Node) -> str:
     """A base chain in a line."""
     place = node.place
-    family = {"4": "", "6": " IPv6"}.get(place.family, f" {place.family}")
-    return f"{place.source}{family} {place.table} {place.chain}, priority {node.priority}, policy {node.policy}"
+    return f"{place.source}{_family(place)} {place.table} {place.chain}, priority {node.priority}, policy {node.policy}"
 
 
 def _branches(node: Node, indent: str, most: int) -> Iterator[str]:

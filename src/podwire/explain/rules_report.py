@@ -143,15 +143,15 @@ def report(picture: Picture) -> RulesReport:
         hooks.append((hook, nodes))
     everything = list(graph.places())
     reached = set(graph.below(*[one for one in everything if graph.base(one)]))
-    unreached = [one for one in everything if one not in reached and not _canary(one)]
+    unreached = [one for one in everything if one not in reached and not _always(one)]
     rules = sum(graph.size(one) for one in everything)
     inputs = picture.inputs or [picture.snapshot.origin]
     return RulesReport(picture.snapshot.title, hooks, services, unreached, len(everything), rules, picture.warnings, inputs)  # fmt: skip
 
 
-def _canary(place: Place) -> bool:
-    """Chains that are only there to notice that somebody flushed the table."""
-    return place.chain.endswith("-CANARY") or place.chain == "KUBE-KUBELET-CANARY"
+def _always(place: Place) -> bool:
+    """Chains that kube-proxy and the kubelet make whether a rule leads to them or not."""
+    return place.chain.endswith("-CANARY") or place.chain in ("KUBE-MARK-MASQ", "KUBE-MARK-DROP")
 
 
 def _services(found: list[Frontend], graph: Graph) -> tuple[list[ServiceRules], dict[Place, str]]:
