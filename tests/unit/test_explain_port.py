@@ -117,3 +117,15 @@ def test_the_command_writes_json(tmp_path):
         made
     )
     assert made["clients"][0]["outcomes"][0]["verdict"] == "dnat"
+
+
+@pytest.mark.parametrize(
+    "form", ["L-n-v-line-numbers-1.8.7.txt", "L-n-v-line-numbers-1.8.9.txt", "L-no-n.txt", "L-n-column-t.txt"]
+)
+def test_listings_of_blog_posts_answer_too(tmp_path, form):
+    (made,) = reports("30450", picture(load(unpack("53", tmp_path, form))[0], Given(NODE)))
+    assert made.services == ["default/frontend:http"]
+    how = "probably reach" if "column" in form else "reach"
+    targets = "10.244.1.5:8080 or 10.244.2.8:8080 or 10.244.3.4:8080"
+    assert made.sentence.startswith("The rules of default/frontend:http take port 30450/tcp of the node: external")
+    assert f"clients {how} {targets}" in made.sentence

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from podwire.explain.frontends import Frontend
-    from podwire.explain.rule_graph import Graph, Place
+    from podwire.explain.rule_graph import Graph
     from podwire.explain.snapshot import Object, Snapshot
 
 _SECONDS = re.compile(r"-m recent .*--seconds (\d+)")
@@ -65,21 +65,18 @@ def backends(service: Object | None, found: Sequence[Frontend], graph: Graph, sn
                 made.setdefault((backend.address, backend.port), backend)
     for frontend in found:
         for place in graph.below(frontend.place) if frontend.place is not None else ():
-            for edge in graph.edges(place):
-                if edge.kind == "dnat":
-                    _reached(made, edge.to, place, frontend.port_name, in_api=False if known else None)
+            for end, chain in graph.ends(place):
+                _reached(made, end, chain, frontend.port_name, in_api=False if known else None)
     return list(made.values())
 
 
-def _reached(
-    made: dict[tuple[str, int], Backend], to: str, place: Place, port_name: str, *, in_api: bool | None
-) -> None:
+def _reached(made: dict[tuple[str, int], Backend], to: str, chain: str, port_name: str, *, in_api: bool | None) -> None:
     host, _, number = to.rpartition(":")
     port = int(number) if number.isascii() and number.isdigit() and len(number) < 6 else 0
     key = (host.strip("[]") if host else to, port)
     backend = made.setdefault(key, Backend(*key, in_api=in_api, port_name=port_name))
-    if place.chain not in backend.chains:
-        backend.chains = (*backend.chains, place.chain)
+    if chain not in backend.chains:
+        backend.chains = (*backend.chains, chain)
 
 
 def _of_slice(one: Object) -> list[Backend]:

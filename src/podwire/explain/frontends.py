@@ -89,11 +89,11 @@ def _iptables(graph: Graph, place: Place) -> Iterator[Frontend]:
             edge.leads_on or edge.kind in ("reject", "drop")
         ):
             continue
-        port, protocol, said = _PORT.search(edge.text), _PROTOCOL.search(edge.text), _said(edge.text)
+        port, protocol, said = _PORT.search(edge.line), _PROTOCOL.search(edge.line), _said(edge.line)
         if port is None or protocol is None or said is None or len(port[1]) > 5:
             continue
         name, _, port_name = said[0].partition(":")
-        address = _DST.search(edge.text)
+        address = _DST.search(edge.line)
         kind = _KINDS.get(said[1], "") if address else "nodePort"
         yield Frontend(
             name, port_name, protocol[1], kind, address[1] if address else "", int(port[1]),

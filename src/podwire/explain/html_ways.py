@@ -132,8 +132,7 @@ def _to_endpoints(graph: Graph, place: Place, above: tuple[Place, ...]) -> Itera
     """Every way from a chain to what packets are translated to."""
     if place in above or len(above) > 8:
         return
-    ends = [edge.to for edge in graph.edges(place) if edge.kind == "dnat"]
-    for end in ends:
+    for end, _ in graph.ends(place):
         yield [place, end]
     for to in dict.fromkeys([place.beside(edge.to) for edge in graph.edges(place) if edge.leads_on]):
         for way in _to_endpoints(graph, to, (*above, place)):

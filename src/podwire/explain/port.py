@@ -170,7 +170,10 @@ def _report(port: int, protocol: str, all_of: list[Frontend], picture: Picture, 
 
 def _sentence(report: PortReport) -> str:
     name = f"port {report.port}/{report.protocol} of {report.node}"
-    taken = any(one.translated for one in report.clients)
+    probably = any(one.place is not None for one in report.frontends) and any(
+        _translates(end) for one in report.clients for end in one.answer.outcomes
+    )
+    taken = probably or any(one.translated for one in report.clients)
     refused = [one for one in report.frontends if one.refused]
     if taken:
         who = f"the rules of {' and '.join(report.services)}" if report.services else "a rule"
@@ -217,9 +220,18 @@ def _reached(outcomes: list[Outcome]) -> list[Outcome]:
     """Translations that are alike but for their target, as one."""
     kept: list[Outcome] = []
     for one in outcomes:
-        if one.verdict != "dnat" or not any(two.verdict == "dnat" and two.masquerade == one.masquerade for two in kept):
+        if not _translates(one) or not any(_alike(one, two) for two in kept):
             kept.append(one)
     return kept
+
+
+def _translates(one: Outcome) -> bool:
+    """Whether it is translated, or would be by a chain that is not in the input."""
+    return one.verdict == "dnat" or bool(one.verdict == "unknown" and one.to and one.packet and one.packet.dnat)
+
+
+def _alike(one: Outcome, two: Outcome) -> bool:
+    return _translates(two) and (one.verdict, one.masquerade) == (two.verdict, two.masquerade)
 
 
 def _end_if(outcome: Outcome, client: Client, reason: str) -> str:
@@ -230,15 +242,13 @@ def _end_if(outcome: Outcome, client: Client, reason: str) -> str:
 
 
 def _end(outcome: Outcome, client: Client) -> str:
-    if outcome.verdict == "dnat":
-        alike = [
-            one.to or "?"
-            for one in client.answer.outcomes
-            if one.verdict == "dnat" and one.masquerade == outcome.masquerade
-        ]
+    if _translates(outcome):
+        alike = [one.to or "?" for one in client.answer.outcomes if _translates(one) and _alike(outcome, one)]
         named = list(dict.fromkeys(alike))
         more = f" or {len(named) - 4} more" if len(named) > 4 else ""
         here = f" ({outcome.process})" if outcome.delivered and outcome.process else ""
+        if outcome.verdict == "unknown":
+            return f"probably reach {' or '.join(named[:4])}{more}, by chains that are not in this input"
         return f"reach {' or '.join(named[:4])}{more}{here}{', masqueraded' if outcome.masquerade else ''}"
     if outcome.delivered:
         if outcome.process:

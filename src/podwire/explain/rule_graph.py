@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 _TARGET = re.compile(r"(?:^| )-([jg]) (\S+)")
 _TO = re.compile(r"--to-destination (\S+)")
+_SAID_TO = re.compile(r" -> (\[[0-9a-fA-F:]+\]:\d+|[\d.]+:\d+)")
 _KINDS = {
     "DNAT": "dnat", "SNAT": "snat", "MASQUERADE": "masquerade", "REDIRECT": "redirect", "MARK": "mark", "DROP": "drop",
     "REJECT": "reject", "ACCEPT": "accept", "RETURN": "return",
@@ -43,13 +44,17 @@ class Place(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """Where a rule may lead. `kind`: jump, goto, dnat, …; `to` a chain, or for dnat what is translated to; `via` the nft map."""
+    """Where a rule may lead. `kind`: jump, goto, dnat, …; `to` a chain, or for dnat what is translated to; `via` the nft map.
+
+    `text` is the rule as it stood in the input; `line` of an iptables rule is always in iptables-save's syntax.
+    """
 
     position: int
     text: str
     kind: str
     to: str
     via: str = ""
+    line: str = ""
 
     @property
     def leads_on(self) -> bool:
@@ -128,8 +133,20 @@ class Graph:
         return list(found)
 
     def targets(self, place: Place) -> list[str]:
-        """What packets may be translated to below a chain, each once."""
-        return list(dict.fromkeys(e.to for one in self.below(place) for e in self.edges(one) if e.kind == "dnat"))
+        """What packets may be translated to below a chain, each once; of a chain that was not pasted, what the comment says."""
+        return list(dict.fromkeys([end for one in self.below(place) for end, _ in self.ends(one)]))
+
+    def ends(self, place: Place) -> list[tuple[str, str]]:
+        """What a chain itself translates to, each with the chain that does: its own name, or one that is not in the input."""
+        found = []
+        for edge in self.edges(place):
+            if edge.kind == "dnat":
+                found.append((edge.to, place.chain))
+            elif edge.leads_on and edge.to.startswith("KUBE-SEP-") and place.beside(edge.to) not in self:
+                said = _SAID_TO.search(edge.line)
+                if said is not None:
+                    found.append((said[1], edge.to))
+        return found
 
 
 # -- iptables --------------------------------------------------------------------------------------------------------
@@ -145,11 +162,11 @@ def _iptables_edges(chain: RuleChain, place: Place, known: dict[Place, RuleChain
         target = found[2]
         if target in _KINDS and place.beside(target) not in known:
             to = _TO.search(bare, found.start())
-            yield Edge(position, shown, _KINDS[target], to[1] if to else "")
+            yield Edge(position, shown, _KINDS[target], to[1] if to else "", "", line)
         elif place.beside(target) in known or target.startswith(("KUBE-", "CNI-", "cali-")):
-            yield Edge(position, shown, "goto" if found[1] == "g" else "jump", target)
+            yield Edge(position, shown, "goto" if found[1] == "g" else "jump", target, "", line)
         else:
-            yield Edge(position, shown, "other", target)
+            yield Edge(position, shown, "other", target, "", line)
 
 
 # -- nft -------------------------------------------------------------------------------------------------------------
