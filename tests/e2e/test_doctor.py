@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import time
 
 import pytest
 from labs import Lab
@@ -140,7 +141,18 @@ FAULTS = {
 }  # fmt: skip
 
 
+def settled(lab, node, seconds=15):
+    """Wait until a node's kube-proxy has written the last of what the tests' Services ask for (once a second at most)."""
+    port = lab.kubectl("get", "service", "web", "-o", "jsonpath={.spec.ports[0].nodePort}")
+    deadline = time.monotonic() + seconds
+    while f"--dport {port} -j KUBE-EXT-" not in lab.on(node, "iptables-save", "-t", "nat"):
+        assert time.monotonic() < deadline, f"kube-proxy on {node} has no rule for {port}"
+        time.sleep(0.1)
+
+
 def test_healthy_nodes_have_no_findings_live_and_as_bundles(sick, tmp_path):
+    for node in ("node-1", "node-2"):
+        settled(sick, node)
     assert doctor(sick, "--node", "node-1", "--node", "node-2") == {}
     assert json.loads(sick.on(NODE, "podwire", "doctor", "--json"))["findings"] == []
     for node in ("node-1", "node-2"):
