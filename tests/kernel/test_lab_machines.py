@@ -3,13 +3,15 @@
 import os
 import signal
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from podwire.errors import PodwireError, UsageError
 from podwire.kernel import owner
 from podwire.lab import build, machine, network, preflight, processes
-from podwire.lab.state import Folder
+from podwire.lab.state import Component, Folder
 from podwire.lab.topology import UNDERLAY, plan
 from podwire.testing.netns import require
 
@@ -111,3 +113,17 @@ def test_killing_the_holder_ends_everything_on_the_machine(lab):
     finally:
         child.kill()
         child.wait()
+
+
+def test_starting_something_on_a_machine_that_dies_meanwhile_is_an_error_and_no_wait(lab):
+    folder, topology = lab
+    for attempt in range(5):
+        name = f"dying-{attempt}"
+        holder = processes.start_holder(folder, topology, name, machine.underlay_furnishing())
+        components = [Component(f"c{number}", ["sleep", "100"], dict(ENV)) for number in range(40)]
+        with ThreadPoolExecutor() as pool:
+            started = pool.submit(processes.start_components, folder, name, components)
+            time.sleep(0.02 + attempt * 0.01)
+            os.kill(holder.pid, signal.SIGKILL)
+            error = started.exception(timeout=20)
+        assert error is None or isinstance(error, PodwireError)

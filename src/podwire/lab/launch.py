@@ -68,7 +68,11 @@ def main() -> None:
     except KernelError as error:
         print(json.dumps({"error": str(error)}))
         return
-    pids = [_start(command, log) for command, log in zip(order["commands"], logs, strict=True)]
+    try:
+        pids = [_start(command, log) for command, log in zip(order["commands"], logs, strict=True)]
+    except (KernelError, OSError) as error:  # ENOMEM: fork(2) into a PID namespace whose PID 1 has gone
+        print(json.dumps({"error": str(error)}))
+        return
     print(json.dumps({"pids": pids}))
 
 
@@ -80,7 +84,8 @@ def _start(command: dict[str, Any], log: int) -> int:
     """
     import _socket
 
-    receiver, sender = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+    # SEQPACKET, because it ends when the last writer has gone: a machine may die between the forks.
+    receiver, sender = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     receiver.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
     middle = os.fork()
     if middle == 0:
@@ -93,10 +98,12 @@ def _start(command: dict[str, Any], log: int) -> int:
             os.dup2(log, 2)
             _exec(command["argv"], command["env"])
         os._exit(0)
-    os.waitpid(middle, 0)
-    _, ancillary, _, _ = receiver.recvmsg(16, _socket.CMSG_SPACE(struct.calcsize("iII")))
-    receiver.close()
     sender.close()
+    os.waitpid(middle, 0)
+    said, ancillary, _, _ = receiver.recvmsg(16, _socket.CMSG_SPACE(struct.calcsize("iII")))
+    receiver.close()
+    if not said:
+        raise NotFound("starting", command["argv"][0], "the machine died meanwhile")
     return int(struct.unpack("iII", ancillary[0][2])[0])
 
 
