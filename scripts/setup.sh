@@ -17,8 +17,11 @@ declare -A wanted=(
   [ip]=iproute2 [iptables]=iptables [nft]=nftables [conntrack]=conntrack [tcpdump]=tcpdump [jq]=jq [curl]=curl
   [lsof]=lsof [modprobe]=kmod [nsenter]=util-linux [redis-server]=redis-server [strace]=strace [ps]=procps
 )
-# For the tests that compare with real peers.
-[ "${WITH_PEERS:-}" = "" ] || wanted[/usr/lib/cni/bridge]=containernetworking-plugins
+# For the tests that compare with real peers, and look at pages in a real browser.
+if [ -n "${WITH_PEERS:-}" ]; then
+  wanted+=([/usr/lib/cni/bridge]=containernetworking-plugins [ipset]=ipset [ethtool]=ethtool)
+  wanted+=([chromium]=chromium [chromedriver]=chromium-driver)
+fi
 missing=()
 for program in "${!wanted[@]}"; do
   PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null || missing+=("${wanted[$program]}")
